@@ -1,6 +1,6 @@
-# Everything runs in .venv, which the first target makes; PYTHON is only what it is made with. Apache Beam needs older
-# packages and has .venv-beam to itself. .venv-peers4 has the older transformers, and TensorFlow; .venv-wheel what a user gets;
-# .venv-3.12 and .venv-3.13 the other Pythons, as python3.12 and python3.13 on the PATH.
+# Commands run in .venv, which the first target makes with PYTHON. Other environments: .venv-beam has Apache Beam, which
+# needs older packages; .venv-peers4 has the older transformers, and TensorFlow; .venv-wheel has the packages of a user;
+# .venv-3.12 and .venv-3.13 have the other Pythons, made with python3.12 and python3.13 on the PATH.
 PYTHON ?= python3
 # For example: make test PYTEST_FLAGS="-k stream" WORKERS=4
 PYTEST_FLAGS ?=
@@ -19,7 +19,7 @@ INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 # A stamp stands for an installation with the extras of its name; it is renewed when the versions change.
 VERSIONS := pyproject.toml constraints.txt
 SHELL_SCRIPTS := .ci/run $(wildcard launch/*.sh) launch/slurm.sbatch
-# Not those that need the TPU compiler, nor npm, nor one that takes hours.
+# `make bench` leaves out benchmarks that need the TPU compiler (COMPILED), and benchmarks that need npm or hours (LONG).
 COMPILED := attention kernel_schedule topologies
 LONG := domain finetune languages order_toy order_distributions optimizers translation
 BENCHMARKS := $(filter-out benchmarks/_% $(patsubst %,benchmarks/%.py,$(COMPILED) $(LONG)),$(wildcard benchmarks/*.py))
@@ -74,7 +74,7 @@ install: .venv/dev.stamp ## install the package and the development tools into .
 	.venv-3.$*/bin/pip install --quiet --constraint constraints.txt --editable '.[quickstart,dev]'
 	touch $@
 
-# The sdist, from it the wheel, and nothing else of ours.
+# Installs the wheel, built from the sdist, and no other files of the checkout.
 .venv-wheel/wheel.stamp: .venv/dev.stamp README.md $(shell find xlnet_jax configs -name '*.py')
 	rm -rf .venv-wheel
 	$(PYTHON) -m venv .venv-wheel
@@ -82,7 +82,7 @@ install: .venv/dev.stamp ## install the package and the development tools into .
 	.venv-wheel/bin/pip install --quiet --constraint constraints.txt "$$(echo .venv-wheel/dist/*.whl)[quickstart]"
 	touch $@
 
-# 0 seconds say that nothing had to be installed.
+# 0 seconds: nothing had to be installed.
 quickstart: ## text in, a pretrained XLNet out, in about five minutes
 	@seconds=0; \
 	if ! $(MAKE) --question .venv/quickstart.stamp; then \
@@ -92,10 +92,11 @@ quickstart: ## text in, a pretrained XLNet out, in about five minutes
 	fi; \
 	XLNET_INSTALL_SECONDS=$$seconds $(BIN)/xlnet-jax quickstart
 
-test: .venv/dev.stamp ## mathematics, data, and one case for each promise
+test: .venv/dev.stamp ## mathematics, data, and one case for each guarantee
 	$(PYTEST) $(PARALLEL) -m "not slow and not prove" $(PYTEST_FLAGS)
 
-# What .ci/run has beside it. What is compiled as in production is marked `production`; libtpu is always left its flags.
+# .ci/run runs these targets too. Tests that are compiled as in production are marked `production`; libtpu always has its
+# production flags.
 test-slow: .venv/dev.stamp ## one row for each kind of damage, several processes, more fuzzing
 	$(PYTEST) $(PARALLEL) -m "slow and not production and not prove" $(PYTEST_FLAGS)
 
@@ -105,7 +106,7 @@ test-production: .venv/dev.stamp ## step, meshes, acceptance and kills, with the
 test-peers: .venv/peers.stamp ## exports and the oracle against transformers and torch
 	$(PYTEST) tests/peers -m "not prove" $(PYTEST_FLAGS)
 
-# transformers 4 would choose TensorFlow for its pipelines, and refuses the Keras that comes with it.
+# transformers 4 would choose TensorFlow for its pipelines, and refuses the Keras that comes with TensorFlow.
 test-peers4: .venv-peers4/peers4.stamp ## exports and Transformer-XL against transformers 4.57, import from TensorFlow
 	USE_TF=0 .venv-peers4/bin/pytest -q $(addprefix tests/peers/test_,$(addsuffix .py,huggingface model_card tensorflow tokenizers transformer_xl)) -m "not prove" $(PYTEST_FLAGS)
 
@@ -123,13 +124,13 @@ test-wheel: .venv-wheel/wheel.stamp ## the quick start and the Python of README.
 
 test-ci: test test-slow test-production test-peers test-peers4 test-aot test-beam test-wheel test-benchmarks ## all of these, as .ci/run does
 
-# These have the newest jax, which Python 3.11 no longer gets.
+# These environments have the newest jax, which no longer supports Python 3.11.
 test-pythons: .venv-3.12/dev.stamp .venv-3.13/dev.stamp ## `make test` with Python 3.12 and 3.13
 	for python in 3.12 3.13; do \
 	  .venv-$$python/bin/pytest -q $(PARALLEL) -m "not slow and not prove" $(PYTEST_FLAGS); \
 	done
 
-mutants: .venv/dev.stamp ## plant faults in a copy, one at a time, and see that the tests notice
+mutants: .venv/dev.stamp ## plant faults in a copy, one at a time, and check that the tests fail
 	$(BIN)/python tests/mutants.py
 
 prove: .venv/peers.stamp .venv/tpu.stamp .venv-peers4/peers4.stamp test-pythons ## before a release: mutants, chaos, full matrices, long fuzzing, all Pythons; hours
@@ -157,7 +158,7 @@ docs: .venv/docs.stamp ## draw the figures, and build the site into site/
 	$(BIN)/python docs/figures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# One resolution for all Python versions; CUDA packages go, the header stays.
+# One resolution for all Python versions; CUDA packages are removed, the header is kept.
 constraints: .venv/created.stamp ## write constraints.txt with today's versions
 	$(BIN)/pip install --quiet uv
 	{ sed -n '/^#/p' constraints.txt; \

@@ -5,7 +5,7 @@
 Hardware: two CPU cores, no accelerator. Expect a held-out loss at least 0.5 nat below the unigram
 cross-entropy of the same targets. Nothing here is published: these are our sizes for a model that
 learns something visible in three minutes. With a larger vocabulary, a third layer or the usual
-initial standard deviation of 0.02 it stays on the unigram plateau for those three minutes.
+initial standard deviation of 0.02 the loss stays at the unigram plateau for these three minutes.
 """
 
 from xlnet_jax import config as base

@@ -4,8 +4,8 @@
 # launch/gke.sh --name=xlnet --delete
 #
 # Fills in launch/gke/jobset.yaml and passes it to kubectl. A pod runs `xlnet-jax doctor` and then the trainer. Exit code 42
-# restarts the JobSet, all hosts of all slices; any other exit code ends it, except those of a killed pod. Requires kubectl
-# with a context whose cluster has the JobSet controller and a TPU node pool for every slice, an image of
+# and the exit codes of a killed pod restart the JobSet, with all hosts of all slices; any other exit code ends it. Requires
+# kubectl with a context whose cluster has the JobSet controller and a TPU node pool for every slice, an image of
 # launch/Dockerfile, and for the work directory a bucket or a PersistentVolumeClaim.
 #
 #   --name --namespace          of the JobSet (namespace: default)
@@ -16,10 +16,10 @@
 #   --network=host              pods use the network of their node, and the service account of the node pool (default)
 #   --network=pod --service-account=NAME    pods have their own network, and the rights of this Kubernetes service account
 #                               (Workload Identity Federation, which pods on the host network do not use)
-#   --claim=NAME --mount=DIR    a claim, and its mount point (default: none; /mnt/xlnet)
-#   --shared-workdir            for several hosts: all of them can write to the claim (ReadWriteMany)
+#   --claim=NAME --mount=DIR    a PersistentVolumeClaim (default: none), and its mount point (default /mnt/xlnet)
+#   --shared-workdir            for several hosts: confirms that all hosts can write to the claim (ReadWriteMany)
 #   --capacity=KIND             of the node pool: on-demand (default), spot, flex-start, reservation=NAME
-#   --queue=NAME                a LocalQueue of Kueue in which the JobSet waits, such as that of launch/gke/queue.yaml
+#   --queue=NAME                a LocalQueue of Kueue in which the JobSet waits, such as the queue of launch/gke/queue.yaml
 #   --max-restarts=N            (default 50)
 #   --grace=SECONDS             between SIGTERM and SIGKILL, for the pod and the trainer (default 600; Spot 15, at most 105)
 #   --print                     print the manifest and do nothing else
@@ -87,7 +87,7 @@ rented "$topology" "$largest" $shapes || refuse "--topology=$topology: $accelera
   "${shapes/cubes/and multiples of 4 in ascending order}, up to $largest chips"
 all_chips=$((${topology//x/*}))
 ((all_chips % chips == 0 && (chips == 4 || chips == all_chips && chips <= single))) ||
-  refuse "--topology=$topology has $all_chips chips, which are not hosts of --chips=$chips; hosts of several have 4"
+  refuse "--topology=$topology has $all_chips chips, which do not fit hosts of --chips=$chips; several hosts have 4 chips each"
 [[ $slices == 1 || $joined == yes ]] || refuse "--slices=$slices: $accelerator cannot be joined, v4 and later can"
 per_slice=$((all_chips / chips))
 ((slices == 1 || per_slice > 1)) || refuse "--slices=$slices: GKE joins slices of several hosts only, and $topology is one host"

@@ -2,8 +2,8 @@
 # launch/image.sh --repository=REGION-docker.pkg.dev/PROJECT/REPOSITORY [--commit=HEAD]
 #
 # Builds the image of a commit for launch/gke.sh and launch/xpk.sh, pushes it to a repository of Artifact Registry, and
-# prints its name, tagged with the commit. The commit goes in, not the files around it: changes that are not committed,
-# and files that git ignores, stay out. Requires git, docker with buildx, and gcloud with roles/artifactregistry.writer.
+# prints its name, tagged with the commit. The image has the files of the commit only: no uncommitted changes, and no
+# files that git ignores. Requires git, docker with buildx, and gcloud with roles/artifactregistry.writer.
 #
 #   --repository=ADDRESS        as `gcloud artifacts repositories create` made it
 #   --commit=COMMIT             of this checkout (default: HEAD)
@@ -30,7 +30,7 @@ image=$repository/xlnet_jax:$sha
 
 say_at_signals "the build ends, unless docker builds elsewhere; layers that are pushed stay in $repository; the same command goes on"
 run gcloud auth configure-docker "${repository%%/*}" --quiet
-# The machines of TPUs are amd64, whatever this one is. The archive on standard input is the build's context.
+# TPU machines are amd64, whatever this machine is. The archive on standard input is the context of the build.
 archive=(git -C "$ROOT" archive "$sha")
 build=(docker buildx build --platform=linux/amd64 --file=launch/Dockerfile --tag="$image" --push -)
 push() {

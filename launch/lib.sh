@@ -12,7 +12,7 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 name="" zone="" project="" accelerator="" device=/dev/sdb mount=/mnt/xlnet service_account="" network="" subnetwork=""
 capacity=on-demand shared_workdir="" delete="" hosts=1 train=()
 
-# The comment at the start of a script, for --help.
+# Prints the comment at the start of a script, for --help.
 usage() {
   sed -n '2,/^$/{/^#/s/^# \{0,1\}//p}' "$0"
   exit 0
@@ -24,7 +24,7 @@ refuse() {
   exit 2
 }
 
-# Anything else that ends a script: one line, exit code 1.
+# Any other error: one line, exit code 1.
 fail() {
   echo "$PROGRAM: $*" >&2
   exit 1
@@ -34,7 +34,7 @@ note() {
   echo "$PROGRAM: $*" >&2
 }
 
-# The options that every script which launches a training has; 1 if it is another option.
+# Reads an option that all scripts for training have; returns 1 for any other option.
 common_option() { # OPTION
   case $1 in
     --help) usage ;;
@@ -48,7 +48,7 @@ common_option() { # OPTION
   esac
 }
 
-# A command as one line, quoted so that a shell reads the same words.
+# Prints a command as one line, quoted so that a shell reads the same words.
 quoted() {
   local word line=""
   for word; do
@@ -77,7 +77,7 @@ wait_for() { # COMMAND...
   return "$code"
 }
 
-# Ends a process and all that it has started: gcloud has its ssh. The process first: a shell would tell of its child's end.
+# Ends a process and then its descendants, such as the ssh of gcloud. A shell that lives would report the end of its child.
 end() { # PID
   local one children
   children=$(pgrep -P "$1") || true
@@ -87,7 +87,7 @@ end() { # PID
   done
 }
 
-# From here a signal ends the script at once, with one line that says what goes on and how to stop it.
+# After this call a signal ends the script at once, with one line that says what continues and how to stop it.
 say_at_signals() { # MESSAGE
   leaves=$1
   trap 'interrupted SIGINT 130' INT
@@ -115,12 +115,12 @@ BUCKET='gs://[a-z0-9][^/]*'
 SIZE='[1-9][0-9]{0,4}'
 SHAPE="$SIZE(x$SIZE){1,2}"
 
-# The rows of the table of slices that can be rented; its comments name the columns.
+# Prints the matching rows of the table of slices that can be rented; comments in the table name the columns.
 rows_of() { # COLUMN VALUE
   awk -v column="$1" -v value="$2" '!/^#/ && $column == value' "$HERE/../xlnet_jax/aot/slices.txt"
 }
 
-# Whether there is a slice of this shape, such as 4x4x8, or of so many chips.
+# Whether a slice of this shape, such as 4x4x8, or of this number of chips can be rented.
 rented() { # SHAPE|CHIPS LARGEST SHAPES...
   local shape a b c
   for shape in "${@:3}"; do
@@ -136,9 +136,9 @@ rented() { # SHAPE|CHIPS LARGEST SHAPES...
   return 1
 }
 
-# Number of hosts of all slices, from the name of their type, such as v5p-128; xpk also accepts a shape, such as v6e-4x4.
-# Refuses what cannot be rented.
-hosts_of() { # OPTION COLUMN TYPE SLICES: column 2 has gcloud's names, 3 those of xpk
+# Prints the number of hosts of all slices, from the name of their type, such as v5p-128; xpk also accepts a shape, such as
+# v6e-4x4. Refuses a type that cannot be rented.
+hosts_of() { # OPTION COLUMN TYPE SLICES: column 2 has the names of gcloud, column 3 the names of xpk
   local size=${3##*-} cores="" single largest joined shapes chips
   read -r _ _ _ _ cores single largest joined _ shapes < <(rows_of "$2" "${3%-*}") || true
   [[ -n $cores && $size =~ ^($SIZE|$SHAPE)$ && ($2 == 3 || $size != *x*) ]] ||
@@ -153,7 +153,7 @@ hosts_of() { # OPTION COLUMN TYPE SLICES: column 2 has gcloud's names, 3 those o
 }
 
 # Refuses a kind of capacity that the script's tool or the TPU does not have.
-check_capacity() { # COLUMN NAME KINDS: of the table of slices, and what the tool has
+check_capacity() { # COLUMN NAME KINDS: column and name of a row of the table of slices, and the kinds that the tool has
   local flex
   need capacity "$capacity" "on-demand|spot|flex-start|(reservation|calendar)=$NAME"
   [[ " $3 " == *" ${capacity%%=*} "* ]] || refuse "--capacity=$capacity: $PROGRAM has ${3// /, }"
@@ -194,8 +194,8 @@ pass_grace() { # SECONDS
   train=(train "--config.checkpoint.grace_seconds=$1" "${train[@]:1}")
 }
 
-# The check of startup.sh in a pod: only 2 would stop the launch. The shell that runs it becomes the trainer, which gets
-# SIGTERM then; before, the pod ends as one that was killed, and restarts.
+# Prints the command of a pod: `doctor` as in startup.sh, then the trainer. Only exit code 2 of `doctor` stops the launch.
+# The shell becomes the trainer, which then gets SIGTERM. SIGTERM during `doctor` ends the pod with 143, so it restarts.
 doctor_first() {
   local check=(doctor) word
   for word in "${train[@]}"; do
@@ -207,7 +207,7 @@ doctor_first() {
   echo "trap 'exit 143' TERM; xlnet-jax $(quoted "${check[@]}") || [ \$? != 2 ] || exit 2; exec xlnet-jax"
 }
 
-# A signal to a script that only asks a cluster.
+# For a script that only sends requests to a cluster: the line after a signal.
 say_what_the_cluster_does() {
   say_at_signals "if $name is in the cluster already, it goes on there, and its nodes cost money; --delete deletes it"
 }

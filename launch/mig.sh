@@ -3,12 +3,12 @@
 #   [--capacity=spot --recreate] [--autodelete] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/mig.sh --name=xlnet --project=P --zone=us-east5-b --delete
 #
-# TPU VMs of Compute Engine, which succeed those of the Cloud TPU API: creates a workload policy (for several hosts), an
-# instance template and a managed instance group, one slice; waits until all of its hosts run, installs the commit on them
-# with launch/startup.sh, and trains there. Ends when the training ends, with its exit code; after 42 (interrupted and
+# Trains on TPU VMs of Compute Engine, the successor of the Cloud TPU API. Creates a workload policy (for several hosts), an
+# instance template, and a managed instance group for one slice. Waits until all hosts of the group run, installs the commit
+# on them with launch/startup.sh, and trains. Ends when the training ends, with its exit code; after 42 (interrupted and
 # saved) it reruns the same command on all hosts. Failures that may pass (no capacity, UNAVAILABLE, no connection) are
-# retried with growing pauses; wrong requests and missing rights end it. The hosts exist, and cost money, until --delete or
-# --autodelete. Requires gcloud with the rights of roles/compute.instanceAdmin.v1.
+# retried with growing pauses; wrong requests and missing rights end this script. The hosts exist, and cost money, until
+# --delete or --autodelete. Requires gcloud with the rights of roles/compute.instanceAdmin.v1.
 #
 #   --name --project --zone     of the group; template and policy have the same name
 #   --accelerator=TYPE          v5p, v6e or tpu7x, such as v5p-128, v6e-256, tpu7x-4x4x8; a number gets its most compact shape
@@ -16,26 +16,26 @@
 #   --repo=URL|DIR --commit=SHA the code: a repository that `git clone` reads on the hosts without a prompt, or a local
 #                               checkout, whose commit is copied to the hosts as a git bundle
 #   --staging=gs://BUCKET/DIR   with --boot and --repo=DIR: where the hosts read the bundle
-#   --env=NAME[,NAME...]        set these variables of your environment on the hosts too, such as a token: by scp, in a
-#                               file for the owner alone; not in commands or metadata
-#   --shared-workdir            for several hosts: the folder of --workdir is mounted on all of them
-#   --logs=gs://BUCKET/DIR      keep the log of every host there, in NAME/HOST/, from the first command to the end
-#   --disk=SOURCE               for one host: a disk to attach; startup.sh mounts it, work directory and corpus can be there
-#   --device=PATH --mount=DIR   the disk's device there (default /dev/disk/by-id/google-xlnet), and its mount point (default
-#                               /mnt/xlnet)
+#   --env=NAME[,NAME...]        set these variables of your environment on the hosts too, such as a token; scp copies them
+#                               in a file for the owner alone, so they are not in commands or metadata
+#   --shared-workdir            for several hosts: confirms that the folder of --workdir is mounted on all hosts
+#   --logs=gs://BUCKET/DIR      copy the log of every host to this folder, as NAME/HOST/, from the first command to the end
+#   --disk=SOURCE               for one host: a disk for work directory and corpus; startup.sh mounts it
+#   --device=PATH --mount=DIR   the disk's device on the host (default /dev/disk/by-id/google-xlnet), and its mount point
+#                               (default /mnt/xlnet)
 #   --capacity=KIND             on-demand (default); spot, which may be preempted; flex-start, which ends after
 #                               --max-run-duration; reservation=NAME, also in calendar mode
 #   --max-run-duration=TIME     of flex-start, 7d at most (default 7d)
 #   --internal-ips --network=N --subnetwork=N --service-account=MAIL     of the hosts
 #   --tunnel-through-iap        reach hosts without external addresses through Identity-Aware Proxy
-#   --recreate                  hosts that are preempted, or run and are unreachable five times in a row, are deleted and
-#                               created again, without a limit
+#   --recreate                  delete and create again, without a limit, hosts that are preempted, or that run but are
+#                               unreachable five times in a row
 #   --give-up-after=TIME        end after this time of failures in a row: 90m, 6h, 2d, never (default: never with
 #                               --recreate, otherwise 30m)
-#   --autodelete[=any]          delete all when the training is done (exit code 0), or after any last exit code and after
-#                               giving up; Ctrl-C here never deletes
+#   --autodelete[=any]          delete all when the training is done (exit code 0); with =any also after any other final
+#                               exit code and after giving up. Ctrl-C here never deletes
 #   --boot                      the hosts start training at every boot (log: journalctl -u xlnet-jax); do not wait
-#   --price-per-chip-hour=N     for the cost in the account at the end
+#   --price-per-chip-hour=N     price of a chip hour, to print the cost at the end
 #   --poll=SECONDS              between two checks, and the first pause before a retry (default 30)
 #   --dry-run                   print the commands, one per line, and do not run them
 #   --delete                    delete group, template and policy; attached disks stay
@@ -52,7 +52,7 @@ other_option() {
   esac
 }
 
-# Of the template.
+# Sets `creation`, the flags of the template.
 creation_flags() {
   creation=(--machine-type="$machine-$((hosts == 1 ? chips : 4))t" --image-family="$runtime"
     --image-project=ubuntu-os-accelerator-images --boot-disk-size=100GB --maintenance-policy=TERMINATE --scopes=cloud-platform)
@@ -89,7 +89,7 @@ drop_policy() {
   drop gcloud compute resource-policies delete "$name" "${regionally[@]}"
 }
 
-# gcloud reaches one host with a command, so there is one for each, all at once. The code is 0 if all have 0.
+# A gcloud command reaches one host, so this runs one command per host, all at once. Returns 0 if all commands return 0.
 on_hosts() { # scp|ssh|start [WORD...]
   local one pids=() code=0
   local -n words=$1
@@ -132,7 +132,7 @@ esac
 runtime=${runtime:-$family}
 check_tpu_options 1 "on-demand spot flex-start reservation" 3
 
-# The shape of the slice. Of cubes it is the most compact one.
+# Prints the shape of the slice; of cubes, the most compact shape.
 topology() {
   local shapes shape a b found=${accelerator##*-}
   [[ $found != *x* ]] || { echo "$found"; return; }
@@ -148,8 +148,8 @@ topology() {
   echo "$found"
 }
 
-# The hosts of a slice come together (bulk), and so do those for a time or of a reservation. A failed host stays as it is:
-# --recreate replaces all of them.
+# The hosts of a slice are created together (bulk), and so is a single host of flex-start or of a reservation. A failed host
+# stays as it is: --recreate replaces all hosts.
 together=()
 [[ $hosts == 1 && $capacity == @(on-demand|spot) ]] || together+=(--target-size-policy-mode=bulk)
 ((hosts == 1)) || together+=(--workload-policy="projects/$project/regions/$region/resourcePolicies/$name")
@@ -167,7 +167,7 @@ made() { # GCLOUD...
   attempt "$@" || [[ -n $ours && $answer == *" already exists"* ]]
 }
 
-# A template or policy that an earlier launch has left may be for other options: it goes, once.
+# A template or policy of an earlier launch may have other options: it is deleted, once.
 create() {
   until create_all; do
     [[ -z $ours && $answer == *" already exists"* && $answer != *instanceGroupManagers* ]] || return
@@ -181,8 +181,8 @@ error="lastAttempt.errors.errors[0]"
 hosts_now=(gcloud compute instance-groups managed list-instances "$name" "${place[@]}"
   --format="value[separator=|](name,instanceStatus,currentAction,$error.code,$error.message)")
 
-# Sets `state` of the group, the `names` of its hosts, and `problem`: why they are not there yet. Fewer than there should be
-# are a group at its end, unless it is `new`.
+# Sets `state` of the group, the `names` of its hosts, and `problem`, the reason why hosts are missing. A group with missing
+# hosts is INCOMPLETE, unless it is `new`.
 names=() problem="" new=""
 look() {
   local one status action code message running=0 gone=""

@@ -2,26 +2,26 @@
 # bash startup.sh --repo=URL --commit=SHA [--device=/dev/sdb --mount=/mnt/xlnet] -- train --config=... --workdir=...
 #
 # Runs on every host: by hand, over ssh from tpu_vm.sh, queued_resource.sh and mig.sh, or at boot as a startup script.
-# Mounts the disk, installs the commit with constraints.txt and the extra `tpu` (once), checks the host with
-# `xlnet-jax doctor`, which ends this script with 2 if something would stop a launch in three checks, a minute apart. Then
-# it runs `xlnet-jax` with the words after --, and reruns it while it exits with 42, or a signal kills it, such as SIGKILL
-# for want of memory; not after the fifth such death in a row, each within an hour of the start. Any other exit code is the
-# exit code of this script. The script forwards SIGTERM to the trainer once and waits: the trainer saves, and the script
-# ends with 42. Commands that use the network are tried ten times, over about twenty minutes. Announced maintenance of the
-# host is a line in the log.
+# Mounts the disk, and installs the commit with constraints.txt and the extra `tpu` (once). Checks the host with
+# `xlnet-jax doctor`; ends with 2 if three checks, a minute apart, find that a launch would fail. Then it runs `xlnet-jax`
+# with the words after --, and reruns it after exit code 42 or after a death by a signal, such as SIGKILL when memory runs
+# out. It gives up after the fifth death in a row, each within an hour of the start. Any other exit code is the exit code
+# of this script. The script forwards SIGTERM to the trainer once and waits: the trainer saves, and the script ends with
+# 42. Commands that use the network are tried ten times, over about twenty minutes. The log has a line for each announced
+# maintenance of the host.
 # Requires git, Python 3 (uv brings Python 3.12), sudo for the disk and for a missing pip, gcloud for gs://.
 #
 #   --repo=URL --commit=SHA     the code: a repository, or a git bundle here or in gs://
 #   --dir=DIR                   folder for the code (default: ~/xlnet_jax); the command runs in it, and it has configs/
 #   --device=PATH --mount=DIR   mounts the disk, which must have a file system (docs/pods_tpu_vm.md says how to make one)
 #   --log=FILE                  write the output also to this file (default: ~/xlnet_jax.log)
-#   --logs=gs://BUCKET/DIR      keep this log there too, as HOST/START-PART.log: parts of 4 MiB, the newest one sent again
-#                               every minute and at the end
+#   --logs=gs://BUCKET/DIR      copy this log to this folder too, as HOST/START-PART.log: parts of 4 MiB; the newest part is
+#                               sent again every minute and at the end
 #   --env-file=FILE             read variables from this file, and delete it
-#   --at-end=COMMAND            after an exit code that is not retried, a shell runs this command, with the code as $1; if it
-#                               fails, up to ten times, like commands that use the network
-#   --job=ID                    sets XLNET_JOB_ID: a run with the same ID is a restart of this one, on whatever machine
-#   --once                      end with any code: the caller reruns all hosts
+#   --at-end=COMMAND            after an exit code that is not retried, a shell runs this command, with the code as $1; like
+#                               commands that use the network it is tried up to ten times
+#   --job=ID                    sets XLNET_JOB_ID: a run with the same ID is a restart of this run, on any machine
+#   --once                      end after every exit code: the caller reruns all hosts
 #   --pause=SECONDS             between two runs (default 10)
 #   --pid=FILE                  file with the process number for SIGTERM (default: ~/xlnet_jax.pid)
 #   --boot                      continue as the systemd service xlnet-jax, and return at once
@@ -29,7 +29,7 @@
 
 set -euo pipefail
 
-# It installs everything else: one version, which is tested, and not the newest one of the day.
+# uv installs everything else. This version is tested; the newest version of the day is not.
 UV=0.13.9
 
 repo="" commit="" dir=${HOME:-/root}/xlnet_jax log=${HOME:-/root}/xlnet_jax.log
@@ -83,8 +83,8 @@ fi
 
 if [[ -n $boot ]]; then
   # A separate service, because systemd then sends SIGTERM to this script alone (KillMode=mixed), and not to processes
-  # that the trainer has just started. When the kernel kills a trainer for want of memory, systemd would stop this script
-  # too (OOMPolicy=stop).
+  # that the trainer has just started. With the default OOMPolicy=stop systemd would also stop this script when the kernel
+  # kills a trainer because memory runs out.
   again=()
   for word in "${given[@]}"; do
     [[ $word == --boot ]] || again+=("$word")
@@ -95,7 +95,7 @@ if [[ -n $boot ]]; then
   exit
 fi
 
-# The log from this start on, in parts of 4 MiB. Sends the part that holds byte number $1, counted from this start.
+# The log from this start on has parts of 4 MiB. `send_part` sends the part with byte number $1, counted from this start.
 part=$((4 << 20)) began=$(date --utc +%Y%m%dT%H%M%SZ) old=$(stat --format=%s "$log" 2>/dev/null || echo 0)
 send_part() { # BYTE
   local number=$(($1 / part))
@@ -122,8 +122,8 @@ send_log() {
   done
 }
 
-# JAX and Orbax know of SIGTERM only, which comes when the machine stops. Maintenance is announced before, up to a week:
-# too early to stop for it, so it is a line in the log. Ends where there is no such server.
+# Logs announced maintenance of the host. An announcement comes up to a week before: too early to stop the training. JAX and
+# Orbax react to SIGTERM only, which comes when the machine stops. Returns if the host has no metadata server.
 watch_maintenance() {
   local found="" before="" code
   local url="http://metadata.google.internal/computeMetadata/v1/instance/upcoming-maintenance?alt=json"
@@ -138,8 +138,8 @@ watch_maintenance() {
   done
 }
 
-# A command that uses the network: up to ten times, with pauses that double up to five minutes, half of each random, so
-# that many hosts do not come back at once.
+# Runs a command that uses the network, up to ten times. The pauses double up to five minutes; half of each pause is random,
+# so that many hosts do not retry at once.
 retry() {
   local wait=10 try
   for try in {1..10}; do
@@ -164,15 +164,15 @@ ended() {
     ((size <= part)) || send_part $((size - 1 - part)) || true
     ((size == 0)) || send_part $((size - 1)) || echo "startup.sh: the end of the log was not sent to $logs"
   fi
-  # A full disk must not keep the machine from being deleted.
+  # A full disk must not prevent the deletion of the machine.
   echo "$code" >"$pid.code" || true
   if [[ -n $at_end ]] && ((code != 42)); then
     (retry bash -c "$at_end" startup.sh "$code") || true
   fi
 }
 
-# One script per home. When a connection breaks, gcloud reruns the command while the first one still runs: then follow
-# the first one, and end with its exit code.
+# One script per home directory. When a connection breaks, gcloud reruns the command while the first script still runs:
+# then this script follows the log of the first script, and ends with its exit code.
 command=$(printf '%q ' "${given[@]}")
 if [[ -z $dry ]]; then
   exec 9>>"$pid"
@@ -206,7 +206,7 @@ if [[ -z $dry ]]; then
 fi
 
 child="" forwarded="" came=""
-# A SIGTERM more than ten seconds after the first would end the trainer at once: it gets only one from here.
+# A SIGTERM more than ten seconds after the first would end the trainer at once, so this script forwards only one.
 forward() {
   came=1 stopping=1
   if [[ -n $child && -z $forwarded ]]; then
@@ -226,7 +226,7 @@ install_commit() {
     repo=$bundle
   fi
   [[ ! -f $repo ]] || repo=$(realpath "$repo")
-  # Not `git clone`: what a broken connection leaves behind would be in its way.
+  # Not `git clone`, which refuses the folder that a broken connection leaves behind.
   run git init --quiet "$dir"
   retry git -C "$dir" fetch --quiet --force "$repo" HEAD "+refs/heads/*:refs/remotes/origin/*" "+refs/tags/*:refs/tags/*"
   run git -C "$dir" checkout --quiet --force "$commit"
@@ -243,7 +243,7 @@ install_commit() {
 if [[ -n $mount ]] && ! mountpoint --quiet "$mount"; then
   run sudo mkdir -p "$mount"
   run sudo mount -o discard,defaults "$device" "$mount"
-  # For this user, not for all.
+  # Only this user may write, not all users.
   [[ -w $mount ]] || run sudo chown "$(id -u)" "$mount"
 fi
 install_commit
@@ -262,7 +262,7 @@ fi
 [[ -z $job ]] || export XLNET_JOB_ID=$job
 cd "$dir"
 
-# In small steps, to react to a signal at once.
+# Sleeps in small steps, to react to a signal at once.
 idle() { # SECONDS
   local waited
   for ((waited = 0; waited < $1; waited++)); do
@@ -270,8 +270,8 @@ idle() { # SECONDS
   done
 }
 
-# Only 2 means that something would stop the launch. It may pass, such as a device that starts slowly or rights that were
-# given a minute ago: three tries.
+# Only exit code 2 means that a launch would fail. The fault may pass, such as a device that starts slowly or rights that
+# were given a minute ago, so there are three tries.
 for try in 1 2 3; do
   code=0
   "$dir/.venv/bin/xlnet-jax" "${check[@]}" 9>&- || code=$?
@@ -287,7 +287,7 @@ while [[ -z $stopping ]]; do
   echo "$(date --utc +%FT%TZ) startup.sh: xlnet-jax $*"
   "$dir/.venv/bin/xlnet-jax" "$@" 9>&- &
   child=$!
-  # A SIGTERM that came while there was no child.
+  # A SIGTERM came before the child started.
   [[ -z $stopping ]] || forward
   while true; do
     came="" code=0
@@ -305,8 +305,8 @@ while [[ -z $stopping ]]; do
   fi
   child=""
   echo "$(date --utc +%FT%TZ) startup.sh: xlnet-jax ended with $code"
-  # A signal killed it: the code is 128 plus its number. When this host stops, it trains again later: SIGTERM ends a
-  # trainer that does not handle it yet, which has nothing to save.
+  # A trainer that a signal killed has a code of 128 plus the number of the signal. If this host stops, 42 makes the caller
+  # train again later: SIGTERM also kills a trainer that does not handle it yet, which has nothing to save.
   if ((code <= 128 || code == 130)); then
     deaths=0
   elif [[ -n $stopping ]]; then

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # source launch/tpu.sh
 #
-# What tpu_vm.sh, queued_resource.sh and mig.sh share: options, retries of gcloud, and training until the end. Reading this
-# file runs no command. The script sets `ready_state` and has the functions `other_option`, `look`, which sets `state`, and
-# `ready`, which ensures that the machines are there. The first two also set `group` (tpu-vm or queued-resources) and
-# `force`; mig.sh has functions of its own in place of the last ones here, which are those of the Cloud TPU API.
+# Shared by tpu_vm.sh, queued_resource.sh and mig.sh: options, retries of gcloud, and training until the end. Reading this
+# file runs no command. Each script sets `ready_state`, and defines `other_option`, `look`, which sets `state`, and `ready`,
+# which ensures that the machines exist. tpu_vm.sh and queued_resource.sh also set `group` (tpu-vm or queued-resources) and
+# `force`; mig.sh redefines the last functions of this file, which use the Cloud TPU API.
 # shellcheck disable=SC2034,SC2154 # variables of lib.sh and of the script
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -52,7 +52,7 @@ parse_tpu_options() {
   [[ -z $project ]] || place+=(--project="$project")
 }
 
-# After the options are known, for everything but --delete.
+# Checks and completes the options; not called for --delete.
 check_tpu_options() { # SLICES KINDS of capacity [COLUMN of the table of slices]
   local column=${3:-2} cores size
   need accelerator "$accelerator" "$NAME"
@@ -88,14 +88,14 @@ check_tpu_options() { # SLICES KINDS of capacity [COLUMN of the table of slices]
   host+=(--job="${project:+$project/}$zone/$name")
   [[ -z $logs ]] || host+=(--logs="${logs%/}/$name")
   [[ -z $env ]] || host+=(--env-file=xlnet_env)
-  # Several hosts start together: here one decides for all, and with --boot each retries until all are back.
+  # Several hosts start together: this script decides for all of them; with --boot each host retries until all are back.
   ((hosts == 1)) || [[ -n $boot ]] || host+=(--once)
-  # With --boot nobody waits here: every host deletes all of them, a while after its own end; the first one does it.
+  # With --boot this script does not wait: every host deletes all hosts a minute after its own end; the first one succeeds.
   [[ -z $boot || -z $autodelete ]] || host+=(--at-end="$([[ $autodelete == any ]] || echo "((\$1 == 0)) || exit 0; ")sleep 60; $(DRY_RUN=1 remove | paste -sd';')")
   host+=(-- "${train[@]}")
   creation_flags
   if [[ -n $boot ]]; then
-    # The metadata server passes no arguments to a script: the script sets its own.
+    # The metadata server passes no arguments to a startup script, so the script sets its own arguments.
     if [[ -z $DRY_RUN ]]; then
       { printf '#!/usr/bin/env bash\n(($# > 0)) || set -- --boot %s\n' "$(quoted "${host[@]}")"; cat "$HERE/startup.sh"; } \
         >"$stage/xlnet_boot.sh"
@@ -104,8 +104,8 @@ check_tpu_options() { # SLICES KINDS of capacity [COLUMN of the table of slices]
   fi
 }
 
-# Prepares the files for the hosts in a folder of their own: startup.sh; with --repo=DIR the commit as a git bundle, which
-# git reads like a repository; with --env the variables, for the owner alone.
+# Prepares the files for the hosts in a temporary folder: startup.sh; with --repo=DIR the commit as a git bundle, which git
+# reads like a repository; with --env the variables, in a file for the owner alone.
 stage() {
   local word
   stage=${TMPDIR:-/tmp}/xlnet_launch
@@ -139,7 +139,7 @@ stage() {
 # retried: a stock-out, UNAVAILABLE, a quota that others use up, a broken connection.
 PERMANENT='PERMISSION_DENIED|UNAUTHENTICATED|INVALID_ARGUMENT|UNIMPLEMENTED|"code": (3|7|12|16),|Limit: 0(\.0)? '
 PERMANENT+='|invalid_grant|Reauthentication|active account|SSH Key is not present'
-# In the words of Compute Engine.
+# The same failures in the words of Compute Engine.
 PERMANENT+="|Required '[^']*' permission|Invalid value for field|PERMISSIONS_ERROR"
 
 # Runs gcloud and keeps its output, or its error as one line, in `answer`. A permanent failure ends the script.
@@ -161,12 +161,12 @@ attempt() { # GCLOUD...
   return 1
 }
 
-# Whether the last answer says that there is no such thing.
+# Whether the last answer says that the resource does not exist.
 missing() {
   [[ $answer == *NOT_FOUND* || $answer == *" was not found"* ]]
 }
 
-# The account at the end: seconds by state, of which all but waiting cost money.
+# The account at the end: seconds by state; all states except `waiting` cost money.
 declare -A spent=([waiting]=0 [set-up]=0 [training]=0 [restarting]=0)
 now=waiting since=0 preemptions=0 chips=0
 enter() { # STATE
@@ -185,8 +185,8 @@ account() {
     )"
 }
 
-# Waits before a retry: --poll, doubled with every failure in a row up to ten minutes; up to half of it is cut at random,
-# so that many launches do not come back at once.
+# Waits before a retry: --poll seconds, doubled with every failure in a row, at most ten minutes. A random part, up to half,
+# is cut off, so that many launches do not retry at once.
 failures=0 refused=0 failing_since=0
 back_off() { # REASON
   local pause=$((poll << (failures < 5 ? failures : 5)))
@@ -199,8 +199,8 @@ back_off() { # REASON
   wait_for sleep "$pause"
 }
 
-# Asks until there is an answer; `absent` if there is no such thing. Failures of the question itself are a row of their own:
-# days can pass in the queue between two of them.
+# Asks until there is an answer; sets `answer` to `absent` if the resource does not exist. An answer ends the row of
+# failures of the question: days in the queue can pass between two questions.
 ask() { # GCLOUD...
   local before=$failures since=$failing_since
   until attempt "$@" || missing; do
@@ -210,20 +210,20 @@ ask() { # GCLOUD...
   if missing; then answer=absent; fi
 }
 
-# Deletes what may be gone already.
+# Deletes a resource that may be gone already.
 drop() { # GCLOUD...
   until attempt "$@" || missing; do
     back_off "$answer"
   done
 }
 
-# Flex-start whose time is over: asking again by itself could go on for ever.
+# Ends the script when the time of flex-start is over: an automatic new request could repeat for ever.
 time_is_over() {
   remove
   finish 1 "$name is $state and was deleted: its flex-start time of $max_run is over; the same command asks for it again"
 }
 
-# The end. With --autodelete the machines go first, however often that takes.
+# Ends the script. With --autodelete it deletes the machines before, with as many tries as needed.
 finish() { # CODE MESSAGE
   account
   if [[ $autodelete == any || ($autodelete == success && $1 == 0) ]]; then
@@ -236,7 +236,7 @@ finish() { # CODE MESSAGE
   exit "$1"
 }
 
-# The machines are ready and do not answer: retry, and after five failures in a row replace them if that is allowed.
+# The machines are ready and do not answer: retry, and after five failures in a row replace them if --recreate is given.
 unreachable() { # REASON
   refused=$((refused + 1))
   if [[ -n $recreate ]] && ((refused >= 5)); then
@@ -246,8 +246,8 @@ unreachable() { # REASON
   back_off "$1"
 }
 
-# What runs startup.sh over `ssh`. Each host writes its own exit code to a file: the code of gcloud is that of one host, of
-# ssh, or of gcloud itself.
+# Sets `start`, the command that runs startup.sh over `ssh`. Each host writes its exit code to a file, because the code of
+# gcloud comes from one host, from ssh or from gcloud itself.
 start_command() {
   # shellcheck disable=SC2016 # the host's $?
   start=("${ssh[@]}" --ssh-flag="-o ServerAliveInterval=30" --command="rm -f xlnet_code; bash xlnet_startup.sh $(
@@ -255,7 +255,7 @@ start_command() {
   )"'; code=$?; echo $code >xlnet_code; exit $code')
 }
 
-# For --dry-run: what follows when the machines are ready.
+# For --dry-run: prints the commands that follow when the machines are ready.
 show_training() {
   host_commands "$name-HOST"
   [[ -z $boot ]] || return 0
@@ -270,9 +270,9 @@ goes_on() { # CODE
   (($1 == 0 || $1 == 42 || ($1 > 128 && $1 != 130 && $1 != 255)))
 }
 
-# Sets `code` to one exit code for all hosts: the first that is not a reason to continue; 0 if all are done; 42 if others
-# are; 255 if no host knows one, because the connection broke or nothing was started. Sets `killed` to the code of a host
-# whose trainer a signal ended.
+# Sets `code` to one exit code for all hosts: the first code that ends the training; else 0 if all hosts are done; 42 if some
+# are not; 255 if no host reports a code, because the connection broke or nothing was started. Sets `killed` to the code of
+# a host whose trainer a signal ended.
 code_of_hosts() {
   local codes=() one
   mapfile -t codes < <(on_hosts ssh --command="sed s/^/xlnet_code=/ xlnet_code" 2>/dev/null | sed -n 's/.*xlnet_code=\([0-9]\+\).*/\1/p')
@@ -290,8 +290,8 @@ code_of_hosts() {
   fi
 }
 
-# Trains until the end and exits with the code of the training. After 42, interrupted and saved, it trains again; what
-# breaks in between is retried.
+# Trains until the end and exits with the code of the training. After 42, interrupted and saved, it trains again; failures
+# in between are retried.
 train_until_the_end() {
   local began code killed deaths=0
   say_at_signals "$name stays, with what runs or waits there, and costs money; the same command follows it, --delete deletes it"
@@ -309,11 +309,11 @@ train_until_the_end() {
     enter restarting
     if ((code != 0)); then
       look
-      # A preempted machine knows no code any more.
+      # A preempted machine cannot report a code.
       if [[ $state == "$ready_state" ]]; then code_of_hosts; else code=254; fi
     fi
     ((code >= 254 && SECONDS - began < 300)) || failures=0 refused=0
-    # As in startup.sh: not after the fifth death in a row, each within an hour of the start.
+    # As in startup.sh: it gives up after the fifth death in a row, each within an hour of the start.
     if [[ -n $killed ]] && ((SECONDS - began < 3600)); then deaths=$((deaths + 1)); else deaths=0; fi
     ((deaths < 5)) || code=$killed
     case $code in
@@ -326,7 +326,7 @@ train_until_the_end() {
   done
 }
 
-# What follows is for `gcloud compute tpus`.
+# The functions from here on are for `gcloud compute tpus`.
 
 # Flags that both create commands accept.
 creation_flags() {
@@ -349,7 +349,7 @@ remove() {
   drop gcloud compute tpus "$group" delete "$name" "${place[@]}" "${force[@]}" --quiet
 }
 
-# The commands that copy the files to all hosts, and run startup.sh there.
+# Sets the commands that copy the files to all hosts and run startup.sh on them.
 host_commands() {
   # In gcloud 528 only the alpha command for single TPU VMs has IAP.
   local tpus=(gcloud compute tpus "$group") where=("${place[@]}" "${all_hosts[@]}" --quiet)
@@ -360,7 +360,7 @@ host_commands() {
   start_command
 }
 
-# Runs a command of host_commands: gcloud reaches all hosts with it.
+# Runs a command of host_commands; gcloud runs it on all hosts.
 on_hosts() { # scp|ssh|start [WORD...]
   host_commands
   local -n words=$1

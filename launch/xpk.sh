@@ -4,9 +4,9 @@
 # launch/xpk.sh --cluster=C --name=xlnet --delete
 #
 # Runs the image of launch/Dockerfile as a workload of xpk, on every host of every slice: `xlnet-jax doctor`, then the
-# trainer. Exit code 42 restarts all of them, up to --max-restarts times; xpk itself adds 127 to 255. Its pods use the host
-# network, so they have the rights of the node pool's service account. Requires xpk (written for 1.16), and a cluster from
-# `xpk cluster create`.
+# trainer. Exit code 42 restarts all hosts, up to --max-restarts times; xpk itself also restarts after 127 to 255. The pods
+# use the host network, so they have the rights of the node pool's service account. Requires xpk (written for 1.16), and a
+# cluster from `xpk cluster create`.
 #
 #   --cluster --project --zone  of the cluster
 #   --name=NAME                 of the workload
@@ -17,7 +17,7 @@
 #   --capacity=KIND             of the node pool: on-demand (default), spot, flex-start, reservation=NAME
 #   --max-restarts=N            (default 50)
 #   --grace=SECONDS             between SIGTERM and SIGKILL, for the pod and the trainer (default 600; Spot 15, at most 105)
-#   --shared-workdir            for several hosts: all of them can write to the storage
+#   --shared-workdir            for several hosts: confirms that all hosts can write to the storage
 #   --dry-run                   print the command and do not run it
 #   --delete                    delete the workload; the storage stays
 
@@ -56,7 +56,7 @@ need image "$image" "$WORD"
 need priority "$priority" "very-low|low|medium|high|very-high"
 need max-restarts "$restarts" "[0-9]+"
 hosts=$(hosts_of tpu-type 3 "$accelerator" "$slices")
-# xpk's node pools have four chips per host, so eight chips are two hosts, also where Cloud TPU has hosts with eight.
+# xpk's node pools have four chips per host, so eight chips are two hosts, even where Cloud TPU has hosts with eight chips.
 [[ $accelerator != @(v5litepod|v6e)-@(8|2x4) ]] || hosts=$((2 * slices))
 check_capacity 3 "${accelerator%-*}" "on-demand spot flex-start reservation"
 case $capacity in

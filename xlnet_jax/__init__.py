@@ -56,13 +56,13 @@ _PLACES = {
     "prepare": "data.prepare.pipeline:prepare",
     "pretrain": "commands.train:train",
 }
-"""Modules and names behind the public names; `train` and `finetune` are folders."""
+"""Module and attribute of each public name. The functions `train` and `finetune` have other public
+names, because `xlnet_jax.train` and `xlnet_jax.finetune` are subpackages.
+"""
 
 
 def __getattr__(name: str) -> object:
-    """A name of `__all__`, imported on first use, so that the command line answers before JAX
-    loads.
-    """
+    """Imports a name of `__all__` on first use, so that commands answer before JAX loads."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _pkgutil.resolve_name(f"{__name__}.{_PLACES[name]}")

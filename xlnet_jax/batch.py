@@ -1,13 +1,13 @@
 """The Batch and the Memory: the complete input of the model.
 
-An example is a few integer vectors. One integer per position, its rank, defines which position sees
-which:
+An example consists of integer vectors. The rank, one integer per position, defines which positions
+each position sees:
 
     content position i sees j                  <=>  rank[j] <= rank[i]      (itself included)
     a query at target position p sees j        <=>  rank[j] <  rank[p]      (itself not)
 
-so a [T, T] mask exists only inside the attention. Letters: B rows, T segment, M memory, P targets,
-D model width, L layers.
+So only the attention builds a [T, T] mask. Letters: B rows, T segment, M memory, P targets, D model
+width, L layers.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ NEVER = 2**30
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Auxiliary:
-    """Targets and weights of training losses beside the loss of the next token at the last layer
-    (Al-Rfou et al. 2018, arXiv 1808.04444).
+    """Targets and weights of the training losses besides the main loss (next token, last
+    layer); see Al-Rfou et al. 2018, arXiv 1808.04444.
     """
 
     tokens: Array
     """int32 [B, A, P]: further targets of each slot, the token two ahead first."""
     weights: Array
     """float32 [B, L, 1 + A]: weight of each layer's loss for each target, the next token first. The
-    last layer's loss of the next token is the loss itself.
+    last layer's loss of the next token is the main loss.
     """
 
 
@@ -75,17 +75,18 @@ class Batch:
     """None: no auxiliary losses, as in every evaluation."""
 
     def for_transformers(self) -> dict[str, np.ndarray]:
-        """The rows of `plm` as `XLNetLMHeadModel` of transformers takes them: `input_ids`,
+        """Returns a batch of `plm` as inputs of transformers' `XLNetLMHeadModel`: `input_ids`,
         `token_type_ids` [B, T], `perm_mask` [B, T, T], `target_mapping` [B, P, T], `labels` [B, P]
         with -100 in unused slots.
 
-        That class has no `direction`: set data.bidirectional=False. The memory is not converted.
+        `XLNetLMHeadModel` has no `direction`: set data.bidirectional=False. The memory is not
+        converted.
         """
         mapping_BPT = np.eye(self.tokens.shape[1], dtype=np.float32)[self.target_positions]
         mapping_BPT *= self.target_weights[..., None] != 0
         query, key = self.rank[:, :, None], self.rank[:, None, :]
-        # One mask serves both streams there; the content stream's own diagonal is opened again
-        # inside.
+        # `XLNetLMHeadModel` applies one mask to both streams; inside, it lets each content position
+        # see itself again.
         visible_BTT = np.where(mapping_BPT.any(axis=1)[:, :, None], key < query, key <= query)
         return {
             "input_ids": self.tokens.astype(np.int64),
@@ -104,10 +105,10 @@ def forward_text(
     targets: Array | None = None,
     continues: bool = False,
 ) -> Batch:
-    """Text outside of training, read forward; `positions` [B, P] are the positions to
-    predict.
+    """Returns a Batch of text that is read forward; `positions` [B, P] are the positions to
+    predict. No target and no label has a weight.
 
-    The arguments are numpy or traced arrays; all added arrays are numpy.
+    The arguments are numpy or traced arrays; the arrays of all other fields are numpy.
     """
     zeros_B = np.zeros(len(tokens), np.int32)
     return Batch(
@@ -145,4 +146,4 @@ class Memory:
     hidden_LBMD: jax.Array
     """Compute dtype."""
     valid_B: jax.Array
-    """int32: number of filled slots of the M, counted from the right."""
+    """int32: number of filled slots, at the right end of the M slots."""

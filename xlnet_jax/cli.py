@@ -1,4 +1,5 @@
-"""The command line: parses, runs a command, prints its result, and ends with a code of `errors`.
+"""The command line: parses words, runs a command, prints its result, and ends with a code of
+`errors`.
 
 With `--json` one JSON object, or one for each text, goes to stdout and everything else to stderr.
 """
@@ -43,15 +44,15 @@ _LIMITS = {
         "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)"
     ),
 }
-"""Fixes of limits of the system, by texts of errors."""
+"""Advice about limits of the system, by texts of errors."""
 
 
 class _Rejected(BadInput):
-    """Unreadable words: a parser and its message."""
+    """Words that a parser cannot read; the arguments are the parser and its message."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises its errors for `main`, which prints them like all others."""
+    """A parser that raises its errors; `main` prints them like all other errors."""
 
     def error(self, message: str) -> NoReturn:
         raise _Rejected(self, message)
@@ -98,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
     except _Rejected as rejected:
         parser, message = rejected.args
         explained = _explained(parser, message, argv)
-        if " ".join(argv) in ("", *GROUPS):  # nobody asks for more than the list of commands
+        if " ".join(argv) in ("", *GROUPS):  # no command: list the commands
             parser.print_help()
             return 0
         if explained == message:
@@ -142,7 +143,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _shortage(error: BaseException) -> str | None:
-    """The line for an error about a shortage of memory, files or threads; None for other errors."""
+    """Returns the line for an error about a shortage of memory, files or threads; else None."""
     if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
         return (
             f"out of memory: {summary(error)}; use a smaller model or train.batch_size, "
@@ -175,8 +176,9 @@ def _write(text: str) -> int:
 
 
 def _explained(parser: argparse.ArgumentParser, message: str, argv: list[str]) -> str:
-    """The message of a parser, with the nearest choice for a wrong word; for a missing option, the
-    message about an unknown word that may mean it.
+    """Returns the message of a parser, with the nearest choice for a wrong word. If an option is
+    missing and a word is unknown, returns the message about this word, which may be a misspelt
+    option.
     """
     command = parser.get_default("chosen")
     if command and message.startswith("the following arguments are required"):
@@ -194,7 +196,7 @@ def _explained(parser: argparse.ArgumentParser, message: str, argv: list[str]) -
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all commands, each with an example."""
+    """Returns the parser of all commands, each with an example."""
     parser = _Parser(
         prog="xlnet-jax",
         usage="xlnet-jax [-h] [--version] COMMAND ...",
@@ -225,7 +227,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _commands_by_topic(columns: int) -> str:
-    """The list of commands in `--help`; argparse would list them in one row."""
+    """Returns the list of commands for `--help`; argparse would list them in one row."""
     helps = {command.name: command.help for command in COMMANDS} | {
         name: text for name, (text, _) in GROUPS.items()
     }

@@ -33,7 +33,7 @@ def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
 
 
 def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option, ...]:
-    """The options of a command about texts, a file with more of them, and a checkpoint."""
+    """Returns the options of a command about texts: texts, a file of texts, and a checkpoint."""
     return (
         option("texts", texts, nargs="*", metavar="TEXT"),
         option("--input", f"file of more texts, one per line{more}, or - for stdin"),
@@ -93,8 +93,8 @@ COMMANDS = (
             ),
             count(
                 "--vocab_size",
-                "pieces to train (default: the most of 32000, 16000, 8000, 4000, 2000, 1000 that "
-                "the text gives), or most counted entries to keep",
+                "number of pieces to train (default: the largest of 32000, 16000, 8000, 4000, "
+                "2000, 1000 that the text gives), or largest number of counted entries to keep",
                 None,
                 10,
                 10**6,
@@ -136,7 +136,8 @@ COMMANDS = (
             ),
             option(
                 "--errors",
-                "refuse text that is not UTF-8 and empty documents, or replace and leave out",
+                "strict refuses text that is not UTF-8 and empty documents; replace replaces bad "
+                "bytes and leaves out empty documents",
                 "strict",
                 choices=("strict", "replace"),
             ),
@@ -236,7 +237,7 @@ COMMANDS = (
             ),
             option(
                 "--branch",
-                "start from the whole state of another run, as a decay branch",
+                "start from the whole state of another run, for example for a decay branch",
                 metavar="RUN[@STEP]",
             ),
             *_STOPS,
@@ -281,7 +282,7 @@ COMMANDS = (
             option("texts", "examples", nargs="*", metavar="TEXT"),
             option(
                 "--input",
-                "file of more examples, as for training or one per line, or - for stdin",
+                "file of more examples, like a training file or one per line, or - for stdin",
             ),
             option("--skip_bad", "do not fail because of unusable examples", False),
             *_CHECKPOINT,
@@ -321,13 +322,14 @@ COMMANDS = (
     ),
     Command(
         "score",
-        "Log-likelihood of texts, or of a part given the rest; one JSON object per line.",
+        "Compute the log-likelihood of texts, or of a part given the rest; one JSON object per "
+        "line.",
         "xlnet-jax score --workdir=run 'The end of the war.' 'The end of the car.'\n"
         'echo \'{"before": "The ", "text": "end", "after": " of the war."}\' | '
         "xlnet-jax score --workdir=run --input=-",
         lazily("commands.texts:score"),
         _texts(
-            "texts to score, with nothing given",
+            "texts to score as a whole",
             " (.jsonl: text, before, after)",
             "texts times orders",
             *declared_options(Score),
@@ -479,7 +481,8 @@ COMMANDS = (
     ),
     Command(
         "compare",
-        "Train configurations with several seeds, score all alike, and write a page.",
+        "Train configurations with several seeds, score all runs in the same way, and write a "
+        "page.",
         "xlnet-jax compare "
         "--configs=configs/compare/objectives/clm.py,configs/compare/objectives/plm_spans.py "
         "--corpus=corpus --workdir=compared",
@@ -497,21 +500,21 @@ COMMANDS = (
             option("--workdir", "folder of all runs, compare.json and page.html", required=True),
             count(
                 "--seeds",
-                "runs of each configuration; fewer than 5 claim nothing (default 5)",
+                "runs of each configuration; with fewer than 5 no difference is named (default 5)",
                 5,
                 le=1000,
             ),
             option(
                 "--equal",
-                "equal budget of training: flops (default) or tokens",
+                "unit of the equal training budget: flops (default) or tokens",
                 "flops",
                 choices=("flops", "tokens"),
             ),
-            option("--only", "the only run to do, as a job of a cluster", metavar="NAME:SEED"),
+            option("--only", "the only run to do, for a job of a cluster", metavar="NAME:SEED"),
             count("--windows", "windows of held-out text (default 32)", 32, le=10**6),
             count(
                 "--length",
-                "tokens of a window (default: what every system reads at a time)",
+                "tokens of a window (default: the most that every system reads at a time)",
                 ge=2,
                 le=10**6,
             ),
@@ -553,10 +556,10 @@ COMMANDS = (
                 choices=("huggingface", "orbax"),
             ),
             option("--output", "new folder, also gs://", required=True),
-            option("--every", "all kept checkpoints, each into OUTPUT/step_N", False),
+            option("--every", "export all kept checkpoints, each into OUTPUT/step_N", False),
             count(
                 "--average",
-                "mean of so many saves, up to --step (default 1)",
+                "number of saves, up to --step, whose mean is exported (default 1)",
                 1,
                 le=1000,
             ),

@@ -37,7 +37,7 @@ class BadInput(XLNetError):
 
 
 class Diverged(XLNetError):
-    """Too many consecutive non-finite steps; the newest checkpoint is older."""
+    """Too many consecutive non-finite steps or spikes; the newest checkpoint is older."""
 
     exit_code = 3
 
@@ -55,7 +55,7 @@ class Interrupted(XLNetError):
 
 
 def error_of(code: int, line: str) -> XLNetError:
-    """The error with this exit code, for example of another process."""
+    """Returns the error with this exit code, for example of another process."""
     kinds = (BadInput, Diverged, RestartMe, Interrupted)
     return next((kind for kind in kinds if kind.exit_code == code), XLNetError)(line)
 
@@ -67,8 +67,8 @@ class Stopped(Exception):
 
 
 def check_link(name: str, path: str) -> None:
-    """Raises BadInput, naming the option, if a path on disk or a folder above it links to
-    nothing.
+    """Raises BadInput, which names the option, if a path on disk or a folder above it is a broken
+    link.
     """
     above = path.rstrip("/")
     while above and not os.path.exists(above):
@@ -80,7 +80,7 @@ def check_link(name: str, path: str) -> None:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, its members if it is a group, and its causes: the outermost first."""
+    """Yields an error, its members if it is a group, and its causes: the outermost first."""
     yield error
     for inner in getattr(error, "exceptions", ()):
         yield from causes(inner)
@@ -89,11 +89,11 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def summary(error: BaseException) -> str:
-    """One line of at most `SUMMARY_LENGTH` characters: the deepest cause with a text.
+    """Returns one line of at most `SUMMARY_LENGTH` characters: the deepest cause with a text.
 
-    The search ends at an error that quotes its cause, which says more, and at an error of ours,
-    which is written for people. An error without text gives its type. The caller adds the file of
-    an OSError.
+    An error that quotes its cause wins, because it says more. The search ends at an XLNetError,
+    whose text is written for people. An error without text gives its type. The caller adds the file
+    of an OSError.
     """
     best = ""
     for cause in causes(error):
@@ -111,7 +111,7 @@ def _text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return " ".join(error.strerror.split())
     if isinstance(error, KeyError) and error.args:
-        # str(error) would be quoted, and the text is usually the key alone.
+        # str(error) has quotes around the text, which is usually only the key.
         text = " ".join(str(error.args[0]).split())
         return text if " " in text else f"KeyError: {text}"
     # A group has only a name and a count; TensorStore appends the whole request in brackets.

@@ -38,16 +38,16 @@ def key(
     of_run: bool = False,
     phased: bool = False,
 ) -> Any:
-    """A dataclass field with the documentation and the rules of a key.
+    """Returns a dataclass field with the documentation and the rules of a key.
 
-    A key of `model` is architecture, which parameters bring with them to another run, unless it is
-    free or `of_run`.
+    A key of `model` belongs to the architecture, unless the key is free or `of_run`. Parameters
+    bring the architecture with them to another run.
 
     Args:
       values: of a string, the allowed words, separated by spaces, or "" for any text; of a number,
-        its interval, such as `(0, 1]`, or "" for `[0, inf)`. Upper ends are far above any run, and
-        below the size at which a typing error takes all memory, or an hour, before it fails; a
-        whole number without an upper end is at most `LARGEST_INT`.
+        its interval, such as `(0, 1]`, or "" for `[0, inf)`. An upper end is far above any run, but
+        so low that a typing error does not take all memory, or an hour, before it fails. A whole
+        number without an upper end is at most `LARGEST_INT`.
       resume: `FROZEN`, `ELASTIC` or `FREE`.
       special: numbers outside the interval with a meaning: `{-1: "off"}`.
       phased: whether a phase of a run may have its own value; see `config.phases`.
@@ -66,7 +66,7 @@ def key(
 
 
 def _bounds(interval: str, whole: bool) -> dict[str, int]:
-    """The ends of an interval of whole or real numbers, by the names of `_BOUNDS`."""
+    """Returns the ends of an interval of whole or real numbers, by the names of `_BOUNDS`."""
     least, most = interval[1:-1].split(", ")
     bounds = {_ENDS[interval[0]]: int(least)}
     if most != "inf":
@@ -75,8 +75,8 @@ def _bounds(interval: str, whole: bool) -> dict[str, int]:
 
 
 def mistyped(field: dataclasses.Field[Any], value: Any) -> str:
-    """The end of a message about a value of a wrong type, `must be of type int`; "" for the right
-    type. A real number may be a whole one.
+    """Returns the end of a message about a value of a wrong type, `must be of type int`; "" for the
+    right type. A real number may be a whole one.
     """
     kind = type(field.default)
     return (
@@ -87,8 +87,8 @@ def mistyped(field: dataclasses.Field[Any], value: Any) -> str:
 
 
 def allowed(field: dataclasses.Field[Any], bounds: dict[str, int]) -> str:
-    """The allowed numbers by some of the bounds: `-1 (off) or at least 1 and at most 16`; "" = any
-    number.
+    """Returns the allowed numbers by some of the bounds: `-1 (off) or at least 1 and at most 16`;
+    "" = any number.
     """
     special = [f"{value} ({meaning})" for value, meaning in field.metadata["special"].items()]
     limits = " and ".join(f"{name} {bound:,}" for name, bound in bounds.items())
@@ -96,8 +96,8 @@ def allowed(field: dataclasses.Field[Any], bounds: dict[str, int]) -> str:
 
 
 def mistake(field: dataclasses.Field[Any], value: Any) -> str:
-    """The end of a message about a value of the right type that is not allowed, `must be at least
-    1`; "" for an allowed value.
+    """Returns the end of a message about a value of the right type that is not allowed, `must be at
+    least 1`; "" for an allowed value.
     """
     choices = field.metadata["choices"]
     bounds = field.metadata["bounds"]
@@ -112,7 +112,9 @@ def mistake(field: dataclasses.Field[Any], value: Any) -> str:
 
 
 def split_numbers(text: str, kind: type) -> list[Any]:
-    """The numbers in a text with commas; [NaN], which no rule allows, if a word is no number."""
+    """Returns the numbers in a text with commas; [NaN], which no rule allows, if a word is no
+    number.
+    """
     try:
         return [kind(word) for word in text.split(",")] if text else []
     except ValueError:
@@ -120,7 +122,7 @@ def split_numbers(text: str, kind: type) -> list[Any]:
 
 
 def split_names(text: str) -> list[str]:
-    """The names in a text with commas or in a JSON list. Raises BadInput for a broken list."""
+    """Reads names from a text with commas or a JSON list. Raises BadInput for a broken list."""
     if not text.startswith('["'):
         return [name.strip() for name in text.split(",")] if text else []
     try:
@@ -132,7 +134,9 @@ def split_names(text: str) -> list[str]:
 
 
 def join_names(names: list[str]) -> str:
-    """The text that `split_names` reads: names with commas, or a JSON list if a name has one."""
+    """Returns the text that `split_names` reads: names with commas, or a JSON list if a name has a
+    comma.
+    """
     text = ",".join(names)
     plain = [name.strip() for name in text.split(",")] == names and not text.startswith('["')
     return text if plain else json.dumps(names, ensure_ascii=False)

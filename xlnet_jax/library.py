@@ -7,7 +7,7 @@
     model.logits(["The [MASK] of the union."])[0]         # [1, V]
     model.score(["The state of the union."])[0].joint_K   # [1]: log p of the text, in nats
     model.fill(["The [MASK] of the union"])[0].text       # filled with the most probable piece
-    model.generate(["Once upon a time"], tokens=50, top_p=0.9)    # what follows each prompt
+    model.generate(["Once upon a time"], tokens=50, top_p=0.9)    # the text after each prompt
 
 `encode`, `hidden` and `logits` read the pieces of a text with SEP and CLS, and every position sees
 every other. For similarity or classification fine-tune the model first. `score`, `fill` and
@@ -54,7 +54,7 @@ from xlnet_jax.train.recipe import language_model
 
 log = logging.getLogger("xlnet_jax")
 
-_ROUND = 32  # lengths are rounded up to a multiple of it, so that few shapes are compiled
+_ROUND = 32  # lengths are rounded up to a multiple of this, so that few shapes are compiled
 
 
 def load(
@@ -67,7 +67,7 @@ def load(
         `import` reads, such as a Hugging Face folder.
       step: the step of a checkpoint in the work directory; None = the newest good checkpoint, or
         the best one of a fine-tuned model.
-      batch_size: number of texts that are computed at a time.
+      batch_size: number of texts per batch.
       compute_dtype: dtype of activations.
 
     Raises BadInput for a path without a readable model.
@@ -79,7 +79,7 @@ def load(
 
 
 def on_all_devices(path: str, overrides: Sequence[str], step: int | None, batch_size: int) -> Model:
-    """A model for the one question of a command, which all processes ask; see `Model.opening`."""
+    """Returns a model for one call by all processes of a command; see `Model.opening`."""
     stored = find(path, overrides, step)
     opening = functools.partial(opened, stored, step)
     return Model(stored.config, stored.tokenizer, None, batch_size, path, opening)
@@ -95,13 +95,13 @@ class Model:
     batch_size: int
     name: str = "this model"
     opening: Callable[[Mapping[str, Any]], AbstractContextManager[Opened]] | None = None
-    """A function that opens the parameters on the devices, where `params` is None. It is called
-    after the checks of a question.
+    """Function that opens the parameters on the devices, if `params` is None. It is called after
+    the arguments are checked.
     """
 
     def hidden(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The content stream after the last layer: [n, D] for the n pieces of each text with SEP
-        and CLS.
+        """Returns the content stream after the last layer: [n, D] for the n pieces of each text
+        with SEP and CLS.
 
         No other position sees the positions in a gap (`infer.infill`).
         """
@@ -110,10 +110,10 @@ class Model:
         )
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """One vector for each text, [N, D]: the mean over its pieces with SEP and CLS, as in the
+        """Returns one vector per text, [N, D]: the mean over its pieces with SEP and CLS, as in the
         task `embeddings`, or with `finetune.pooling=cls` the vector of CLS.
 
-        The vectors of a pretrained model do not measure similarity: fine-tune it with that task
+        The vectors of a pretrained model do not measure similarity: fine-tune it with `embeddings`
         first. Raises BadInput for a gap.
         """
         for number, text in enumerate(self._texts(texts), 1):
@@ -126,8 +126,8 @@ class Model:
         return np.stack(rows) if rows else np.zeros((0, self.config.model.d_model), np.float32)
 
     def logits(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Logits over the vocabulary at the P unknown pieces of each text, [P, V], given its known
-        pieces.
+        """Returns logits over the vocabulary at the P unknown pieces of each text, [P, V], given
+        its known pieces.
 
         Raises BadInput for a text without a gap; `infer.infill` describes how to write gaps.
         """
@@ -136,7 +136,7 @@ class Model:
         return self._run(rows, lambda number, hidden_ND, logits_PV: logits_PV)
 
     def _rows(self, texts: Sequence[str], needed: bool) -> list[list[int]]:
-        """`pieces` of each text."""
+        """Returns `pieces` of each text."""
         return [
             self.pieces(text, number, needed) for number, text in enumerate(self._texts(texts), 1)
         ]
@@ -149,7 +149,7 @@ class Model:
             )
 
     def pieces(self, text: str, number: int = 1, needed: bool = False) -> list[int]:
-        """The ids of a text with SEP and CLS, and `<mask>` in gaps.
+        """Returns the ids of a text with SEP and CLS, and `<mask>` in gaps.
 
         Raises BadInput for a gap whose length is drawn, and for a text without a gap if gaps are
         `needed`.
@@ -162,15 +162,13 @@ class Model:
         return self._laid_out(gapped.ids)
 
     def _laid_out(self, ids: Sequence[int]) -> list[int]:
-        """The ids of a text with the special pieces of the member."""
+        """Adds the special pieces of the member to the ids of a text."""
         layout = layouts.Layout(self.tokenizer.special, self.config.model.member)
         return layouts.framed(layout, np.array(ids, np.int32)).tokens.tolist()
 
     @property
     def longest(self) -> int:
-        """The number T of tokens that are read at a time; with learned positions the most tokens of
-        a text.
-        """
+        """The number T of tokens per segment; with learned positions the most tokens of a text."""
         model = self.config.model
         return (
             model.max_positions if model.member.positions_at_input else self.config.data.segment_len
@@ -182,8 +180,8 @@ class Model:
         """Continues each prompt by `tokens` tokens, or in the order `left` up to the end of a
         document.
 
-        In other orders the end of a document does not end a text, because later tokens may be known
-        before it.
+        In other orders the end of a document does not end a text, because the tokens after it may
+        already be drawn.
 
         Args:
           listener: called with the number of a prompt, its new text and whether it has ended; in
@@ -284,7 +282,7 @@ class Model:
         if self.config.objective.likelihood == "pseudo" and not learned:
             T = power_of_two(2 + max(map(len, ids)), T)  # a text of any length, with CLS and SEP
         # A left-to-right model without a memory may continue past a segment: as in training, the
-        # next segment sees nothing of the one before.
+        # next segment does not see the previous segment.
         endless = self.config.objective.causal and not learned
         rows = checked_texts(any_order(self.config), math.inf if endless else T, ids, known)
         warn_of_order(self.config, known, asked.order)
@@ -295,12 +293,12 @@ class Model:
     def log_prob(
         self, tokens: Sequence[Sequence[int]], known: Sequence[Sequence[bool]], **options: Any
     ) -> list[Likelihood]:
-        """The exact log-likelihood of the unknown tokens of each text given the known ones; see
-        `infer.score`.
+        """Returns the exact log-likelihood of the unknown tokens of each text given the known ones;
+        see `infer.score`.
 
         Args:
-          tokens: ids from `tokenizer.encode`, without SEP, CLS and `<mask>`; also the ids of
-            unknown tokens.
+          tokens: ids from `tokenizer.encode` of known and unknown tokens, without SEP, CLS and
+            `<mask>`.
           known: for each text, whether each token is known.
           options: see `infer.options.Score`.
 
@@ -315,7 +313,7 @@ class Model:
         how: Any,
         asked: Score,
     ) -> list[Any]:
-        """The results of `how`, a method of `Scorer`."""
+        """Returns the results of `how`, a method of `Scorer`."""
         bound = how is Scorer.elbo
         check_question(self.config, self.name, asked, bound)
         rows = checked_texts(any_order(self.config), self.longest, tokens, known)
@@ -333,18 +331,18 @@ class Model:
             return how(scorer, rows, asked, done)
 
     def score(self, texts: Sequence[str | Passage], **options: Any) -> list[Likelihood]:
-        """`log_prob` of whole texts, or of the texts of passages given their other parts."""
+        """Returns `log_prob` of texts, or of the `text` of passages given their other parts."""
         ids, known = self._pairs(texts)
         return self.log_prob(ids, known, **options) if ids else []
 
     def elbo(self, texts: Sequence[str | Passage], **options: Any) -> list[Bound]:
-        """A lower bound on the log-likelihood of texts or passages: the `score` of masked
+        """Returns a lower bound on the log-likelihood of texts or passages: the `score` of masked
         diffusion.
         """
         return self._scored(*self._pairs(texts), Scorer.elbo, Score(**options))
 
     def _pairs(self, texts: Sequence[str | Passage]) -> tuple[list[list[int]], list[list[bool]]]:
-        """The ids of texts and passages, and whether each is given."""
+        """Returns the ids of texts and passages, and whether each id is known."""
         ids, known, passages = [], [], []
         for number, text in enumerate(self._texts(texts), 1):
             passages.append(text if isinstance(text, Passage) else Passage(text))
@@ -358,7 +356,7 @@ class Model:
         return ids, known
 
     def pseudo_score(self, texts: Sequence[str | Passage]) -> list[Pseudo]:
-        """log p of each piece of a text given all others, by a masked model.
+        """Returns log p of each piece of a text given all others, by a masked model.
 
         Raises BadInput for a model that is not masked.
         """
@@ -384,10 +382,10 @@ class Model:
     def _ready(
         self, question: object, count: int
     ) -> Iterator[tuple[Config, Any, Callable[[int], None]]]:
-        """Gives the configuration, the parameters, and a function that counts finished texts: with
-        `opening` on a progress bar up to `count`.
+        """Yields the configuration, the parameters, and a function that counts finished texts. With
+        `opening` this function advances a progress bar of `count` texts.
 
-        All processes must ask the same question.
+        All processes must pass the same `question`.
         """
         if self.opening is None:
             yield self.config, self.params, lambda more: None
@@ -405,8 +403,8 @@ class Model:
     def _run(
         self, rows: list[list[int]], keep: Callable[[int, np.ndarray, np.ndarray], Any]
     ) -> list[Any]:
-        """The result of `keep` for each row, from its number, hidden states [N, D] and logits
-        [P, V]. Rows of similar length run together.
+        """Returns the result of `keep` for each row, from its number, hidden states [N, D] and
+        logits [P, V]. Rows of similar length run together.
         """
         if not rows:
             return []
@@ -436,11 +434,11 @@ class Model:
         return computed
 
     def _whole(self, ids_N: np.ndarray) -> Segment:
-        """The segment of a whole text, in which every position sees all others, or with `clm` the
-        earlier ones; MASK positions are predicted.
+        """Returns a whole text as one segment: every position sees all others, or with `clm` the
+        earlier positions. MASK positions are predicted.
         """
         objective, is_mask_N = self.config.objective, ids_N == self.tokenizer.special.mask
-        # With two streams all positions see the known pieces, and a MASK is seen by itself only.
+        # With two streams all positions see the known pieces, and only a MASK sees itself.
         rank_N = (
             is_mask_N if objective.stream == "query" else np.arange(len(ids_N)) * objective.causal
         )
@@ -452,7 +450,7 @@ class Model:
 
 @program(static_argnums=0)
 def _forward(model: LanguageModel, params: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """Hidden states [B, T, D] and logits [B, P, V]."""
+    """Returns hidden states [B, T, D] and logits [B, P, V]."""
     out = model.run(params, batch)
     if out.target_vectors_BPD is None:
         logits_BPV = jnp.zeros((*batch.target_positions.shape, model.transformer.config.vocab_size))

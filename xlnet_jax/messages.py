@@ -1,4 +1,4 @@
-"""Output for people and scripts: lines and JSON objects of errors, durations, safe text, a bar."""
+"""Output for people and scripts: errors as lines or JSON, durations, safe text, a progress bar."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Reporting:
     name: str = "xlnet-jax"
     """Name of the program that `end` prints."""
     others: Callable[[int, str], None] | None = None
-    """Called with exit code and line of an error, to inform the other processes of a run."""
+    """Function of an exit code and an error line, which informs the other processes of a run."""
 
 
 output = Reporting()
@@ -72,7 +72,7 @@ def end(code: int, line: str) -> NoReturn:
 
 
 def printable(text: str) -> str:
-    """The text with control characters, such as `\\x1b` and `\\n`, escaped for a terminal."""
+    """Escapes control characters, such as `\\x1b` and `\\n`, for a terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -87,32 +87,32 @@ def printable_lines(text: str) -> str:
 
 
 def suggest(word: str, choices: Iterable[str], prefix: str = "") -> str:
-    """The end of a message about an unknown word, `. Did you mean 'train'?`, with the `prefix`
-    before the choice; empty if no choice is near.
+    """Returns the end of a message about an unknown word, `. Did you mean 'train'?`, with the
+    `prefix` before the choice; empty if no choice is near.
     """
     near = difflib.get_close_matches(word, sorted(choices), n=1)
     return f". Did you mean {prefix + near[0]!r}?" if near else ""
 
 
 def suggest_file(path: str) -> str:
-    """`suggest` for a missing path: another name in the same folder. Empty for an existing path."""
+    """Suggests another name in the folder of a missing path; returns "" for an existing path."""
     folder, name = os.path.split(path.rstrip("/"))
     try:
         names = [] if os.path.lexists(path) else os.listdir(folder or ".")
-    except (OSError, ValueError):  # the folder is missing too, or an address
+    except (OSError, ValueError):  # the folder is missing too, or the path is an address
         return ""
     return suggest(name, names, os.path.join(folder, ""))
 
 
 def how_to_install(extra: str) -> str:
-    """The end of a message: the command that installs an extra."""
+    """Returns the end of a message: the command that installs an extra."""
     return (
         f"run `pip install --constraint constraints.txt --editable '.[{extra}]'` in the repository"
     )
 
 
 def duration(seconds: float) -> str:
-    """`12.3 s`, `5 min 03 s` or `1 h 02 min`."""
+    """Formats a duration: `12.3 s`, `5 min 03 s` or `1 h 02 min`."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -123,7 +123,7 @@ def duration(seconds: float) -> str:
 
 
 def quantity(number: int, noun: str) -> str:
-    """`1 document`, `2,000 documents`, `2 batches`."""
+    """Formats a number with its noun: `1 document`, `2,000 documents`, `2 batches`."""
     plural = noun + ("es" if noun.endswith(("ch", "s", "x")) else "s")
     return f"{number:,} {noun if number == 1 else plural}"
 
@@ -155,11 +155,12 @@ class Log(logging.StreamHandler):
 def progress_bar(
     what: str, total: int, done: int = 0, note: str = "", transient: bool = True
 ) -> Progress:
-    """A bar on stderr with one task, off for a single thing or if stderr is not a capable terminal.
+    """Returns a progress bar on stderr. It is off for fewer than two items, or if stderr is no
+    capable terminal.
 
     A `note` follows the counts; a `transient` bar vanishes at the end.
     """
-    # Not at the top: the command line and data workers must start fast.
+    # Not imported at the top: the command line and data workers must start fast.
     from rich import console
     from rich import progress as rich
 
@@ -187,7 +188,7 @@ def progress_bar(
 
 
 class _Terminal:
-    """stderr without errors: work goes on if stderr closes and nobody sees the bar."""
+    """stderr that ignores errors: a closed stderr hides the bar, and the work continues."""
 
     def __init__(self) -> None:
         self._stream = sys.stderr

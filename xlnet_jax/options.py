@@ -105,7 +105,7 @@ def call(command: Command, options: dict[str, Any], overrides: list[str]) -> Any
 
 
 def unknown_word(command: Command, word: str) -> str:
-    """The message about an unknown word of a command."""
+    """Returns the message about an unknown word of a command."""
     if not word.startswith("--"):
         together = any(option.keywords.get("nargs") == "*" for option in command.options)
         return (
@@ -124,13 +124,13 @@ def unknown_word(command: Command, word: str) -> str:
 
 
 def lazily(name: str) -> Callable[..., Any]:
-    """A function of the package, such as `run.workdir:read_config`, imported when it is called."""
+    """Returns a function of the package, such as `run.workdir:read_config`; a call imports it."""
     return lambda *args, **options: pkgutil.resolve_name(f"xlnet_jax.{name}")(*args, **options)
 
 
 def option(name: str, help: str, default: Any = None, field: Any = None, **more: Any) -> Option:
-    """An option with the type of its default; False makes a flag, and without default `more` has
-    the `type`.
+    """Returns an option with the type of its default. The default False makes a flag; without a
+    default, `more` has the `type`.
     """
     if default is False:
         return Option(name, {"help": help, "action": "store_true"})
@@ -141,12 +141,12 @@ def option(name: str, help: str, default: Any = None, field: Any = None, **more:
 def count(
     name: str, help: str, default: int | None = None, ge: int = 1, le: int = LARGEST_INT
 ) -> Option:
-    """An option that is a whole number from `ge` to `le`."""
+    """Returns an option that is a whole number from `ge` to `le`."""
     return option(name, help, default, key(0, help, f"[{ge}, {le}]"), type=int)
 
 
 def declared_options(options: type[Options], only: Sequence[str] = ()) -> tuple[Option, ...]:
-    """The options of a declaration, or `only` some."""
+    """Returns the options of a declaration, or only the names in `only`."""
     return tuple(
         option(
             f"--{field.name}",

@@ -1,12 +1,13 @@
-"""ALBERT-xxlarge: 12 times one layer, width 4096, 223,158,450 parameters with the head of sentence
-pairs.
+"""ALBERT-xxlarge: one layer applied 12 times, width 4096, 223,158,450 parameters with the head of
+sentence pairs.
 
     xlnet-jax train --config=configs/albert/xxlarge.py --config.data.corpus=CORPUS --workdir=RUN
 
 The corpus needs a vocabulary of 30,000 pieces: the released spiece.model, or
-`prepare --vocabulary=wordpiece`. Published (Lan et al. 2019, arXiv:1909.11942, section 4.1): the
-network without dropout, sentence order, n-grams of up to 3 words, batch, steps, and LAMB at
-0.00176, on 64 to 512 TPU v3 chips. No complete run yet: no expected result.
+`prepare --vocabulary=wordpiece`.
+Published (Lan et al. 2019, arXiv:1909.11942, section 4.1): the network without dropout, sentence
+order, n-grams of up to 3 words, batch, steps, and LAMB at 0.00176, on 64 to 512 TPU v3 chips. No
+complete run yet: no expected result.
 """
 
 from xlnet_jax import config as base

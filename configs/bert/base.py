@@ -3,11 +3,12 @@
     xlnet-jax train --config=configs/bert/base.py --config.data.corpus=CORPUS --workdir=RUN
 
 The corpus needs a vocabulary of 30,522 pieces: `prepare --vocabulary=wordpiece --uncased`, or the
-released vocab.txt. Published (Devlin et al. 2018, arXiv:1810.04805, appendix A.2): all but what is
-marked as ours; 4 days on 16 TPU chips. 90 % of its steps had sequences of 128 tokens
-(data.segment_len=128, data.reuse_len=125, data.num_predict=20). Its code clips by core, corrects no
-bias and repeats ten copies of its masks: compat.switches=bert. No complete run yet: no expected
-result.
+released vocab.txt.
+Published (Devlin et al. 2018, arXiv:1810.04805, appendix A.2): all settings except those marked as
+ours; 4 days on 16 TPU chips. 90 % of its steps had sequences of 128 tokens (data.segment_len=128,
+data.reuse_len=125, data.num_predict=20). Google's code clips gradients core by core, has no bias
+correction and repeats ten copies of its masks; compat.switches=bert does the same. No complete run
+yet: no expected result.
 """
 
 from xlnet_jax import config as base

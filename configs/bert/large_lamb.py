@@ -1,5 +1,5 @@
-"""BERT-Large by LAMB, with a batch of 32,768: the values of large.py, but for batch, steps, rate
-and warm-up.
+"""BERT-Large with LAMB and a batch of 32,768: the values of large.py, except batch, steps, rate and
+warm-up.
 
     xlnet-jax train --config=configs/bert/large_lamb.py --config.data.corpus=CORPUS --workdir=RUN
 

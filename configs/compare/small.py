@@ -1,10 +1,10 @@
-"""What the systems of a comparison share: a small network that learns from the quick start's text
-on a laptop's CPU.
+"""Shared values of the systems of a comparison: a small network that learns from the quick start's
+text on a laptop's CPU.
 
     xlnet-jax quickstart --workdir=runs/quickstart        # makes the corpus of the commands below
 
 Hardware: two CPU cores, no accelerator. Nothing here is published: all sizes are ours. Permutation
-language modelling with spans, and without memory, as masked models have none.
+language modelling with spans; without memory, because masked models have none.
 """
 
 from xlnet_jax import config as base

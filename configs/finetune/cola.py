@@ -1,4 +1,4 @@
-"""CoLA: is a sentence grammatical. The settings of XLNet-Large.
+"""CoLA: whether a sentence is grammatical. The settings of XLNet-Large.
 
     tfds build glue/cola --file_format=array_record
     xlnet-jax finetune --config=configs/finetune/cola.py --config.checkpoint.init_from=LARGE \
@@ -7,9 +7,10 @@
 LARGE is a work directory that `xlnet-jax import` made of the released checkpoint, or one of your
 own.
 Published: batch, learning rate, steps and warm-up by an author of XLNet; a dev score of Matthews'
-correlation 63.6 (Base 60.2), the median of 5 runs with the best checkpoint of each. Ours: not
-measured. The hardware was not published. Assumed: 128 tokens and an epsilon of 1e-8, the defaults
-of the public code, and how often the dev set is scored.
+correlation 63.6 (Base 60.2), the median of 5 runs with the best checkpoint of each.
+Ours: not measured. The hardware was not published.
+Assumed: 128 tokens and an epsilon of 1e-8, the defaults of the public code, and how often the dev
+set is scored.
 """
 
 from xlnet_jax import config as base

@@ -1,4 +1,4 @@
-"""IMDB: is a film review positive. The settings of XLNet-Large.
+"""IMDB: whether a film review is positive. The settings of XLNet-Large.
 
     tfds build imdb_reviews/plain_text --file_format=array_record
     xlnet-jax finetune --config=configs/finetune/imdb.py --config.checkpoint.init_from=LARGE \
@@ -9,8 +9,9 @@ own. The data set has no dev split: the test split scores every checkpoint, as i
 command.
 Published: every setting, on a TPU v3-8; accuracy 96.21 in the paper, at least 96.2 with that
 command. Also published, on one GPU: --config.data.segment_len=128 --config.train.batch_size=8 with
-accuracy 92.4. Ours: not measured. Reviews longer than 512 tokens lose their end, as in the
-original. To read them with the memory: --config.finetune.segments=3
+accuracy 92.4.
+Ours: not measured. Reviews longer than 512 tokens lose their end, as in the original;
+--config.finetune.segments=3 reads longer reviews with the memory.
 """
 
 from xlnet_jax import config as base

@@ -1,4 +1,4 @@
-"""MNLI: does a sentence follow from another, contradict it, or neither. The settings of
+"""MNLI: whether a sentence follows from another, contradicts it, or neither. The settings of
 XLNet-Large.
 
     tfds build glue/mnli --file_format=array_record
@@ -6,11 +6,10 @@ XLNet-Large.
       --workdir=RUN --seeds=5
 
 LARGE is a work directory that `xlnet-jax import` made of the released checkpoint, or one of your
-own.
-The mismatched dev set: --config.finetune.dev=tfds:glue/mnli:validation_mismatched Published: batch,
-learning rate, steps and warm-up by an author of XLNet; a dev score of accuracy 89.8 on the matched
-dev set (Base 86.8), the median of 5 runs with the best checkpoint of each. Ours: not measured. The
-hardware was not published.
+own. --config.finetune.dev=tfds:glue/mnli:validation_mismatched names the mismatched dev set.
+Published: batch, learning rate, steps and warm-up by an author of XLNet; a dev score of accuracy
+89.8 on the matched dev set (Base 86.8), the median of 5 runs with the best checkpoint of each.
+Ours: not measured. The hardware was not published.
 Assumed: 128 tokens and an epsilon of 1e-8, the defaults of the public code, and how often the dev
 set is scored.
 """

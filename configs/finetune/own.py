@@ -8,11 +8,11 @@ the examples.
 RUN is a pretrained work directory. mine.csv has columns `text` and `label`; name others with
 --config.finetune.columns=body,stars. Without --config.finetune.dev a tenth of the examples, drawn
 at random, is the dev set, which is scored after each pass. Other tasks:
---config.finetune.task=token_classification and so on.
-Time: some minutes for a few thousand sentences and a Base model on one GPU; on two CPU cores a
-small model. Published: nothing. Ours: not measured, because there is no data set behind it. A small
-model that was pretrained for minutes wants a higher rate, such as
---config.optimizer.learning_rate=1e-3.
+--config.finetune.task=token_classification and so on. Time: some minutes for a few thousand
+sentences, with a Base model on one GPU or a small model on two CPU cores.
+Published: nothing.
+Ours: not measured, because there is no data set behind it. A small model that was pretrained for
+minutes needs a higher rate, such as --config.optimizer.learning_rate=1e-3.
 """
 
 from xlnet_jax import config as base

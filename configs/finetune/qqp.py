@@ -1,4 +1,4 @@
-"""QQP: do two questions ask the same. The settings of XLNet-Large.
+"""QQP: whether two questions ask the same. The settings of XLNet-Large.
 
     tfds build glue/qqp --file_format=array_record
     xlnet-jax finetune --config=configs/finetune/qqp.py --config.checkpoint.init_from=LARGE \
@@ -7,8 +7,8 @@
 LARGE is a work directory that `xlnet-jax import` made of the released checkpoint, or one of your
 own.
 Published: batch, learning rate, steps and warm-up by an author of XLNet; a dev score of accuracy
-91.8 (Base 91.4), the median of 5 runs with the best checkpoint of each. Ours: not measured. The
-hardware was not published.
+91.8 (Base 91.4), the median of 5 runs with the best checkpoint of each.
+Ours: not measured. The hardware was not published.
 Assumed: 128 tokens and an epsilon of 1e-8, the defaults of the public code, and how often the dev
 set is scored.
 """

@@ -5,9 +5,11 @@
 
 LARGE is a work directory that `xlnet-jax import` made of the released checkpoint, or one of your
 own. Unpack RACE.tar.gz here, or name tfds:race/high:train,tfds:race/middle:train. A row is four
-sequences of 512 tokens. Published: every setting but the evaluations, on a TPU v3-32; accuracy
-81.75 (the paper's, on the test set: --config.finetune.dev=RACE/test). On a TPU v3-8:
---config.train.batch_size=8 with accuracy 80.3. No Base score was published. Ours: not measured.
+sequences of 512 tokens.
+Published: every setting but the evaluations, on a TPU v3-32; the paper's accuracy is 81.75 on the
+test set (--config.finetune.dev=RACE/test). On a TPU v3-8: --config.train.batch_size=8 with accuracy
+80.3. No Base score was published.
+Ours: not measured.
 """
 
 from xlnet_jax import config as base

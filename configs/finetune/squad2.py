@@ -7,11 +7,11 @@ LARGE is a work directory that `xlnet-jax import` made of the released checkpoin
 own. Put train-v2.0.json and dev-v2.0.json here, or name tfds:squad/v2.0:train and
 tfds:squad/v2.0:validation.
 Published: every setting but the evaluations, on a TPU v3-8, in about two hours; on the dev set an
-exact match of 86.12 in the paper, and an F1 of about 88.6 (median) with that command. Ours: not
-measured.
-SQuAD 1.1 with the files of that version: exact match 88.95.
-Here the layer decay scales learning rates, of the embeddings too. The 2019 code scales gradients,
-which acts through Adam's epsilon alone, and adds that elsewhere:
+exact match of 86.12 in the paper, and an F1 of about 88.6 (median) with that command.
+SQuAD 1.1, with the files of that version: exact match 88.95.
+Ours: not measured.
+Here the layer decay scales learning rates, also of the embeddings. The 2019 code scales gradients,
+which changes updates only through Adam's epsilon, and adds the epsilon at another place:
 --config.compat.switches=layer_decay_on_gradients,no_bias_correction
 """
 

@@ -1,4 +1,4 @@
-"""SST-2: is a sentence of a film review positive. The settings of XLNet-Large.
+"""SST-2: whether a sentence of a film review is positive. The settings of XLNet-Large.
 
     tfds build glue/sst2 --file_format=array_record
     xlnet-jax finetune --config=configs/finetune/sst2.py --config.checkpoint.init_from=LARGE \
@@ -7,8 +7,8 @@
 LARGE is a work directory that `xlnet-jax import` made of the released checkpoint, or one of your
 own.
 Published: batch, learning rate, steps and warm-up by an author of XLNet; a dev score of accuracy
-95.6 (Base 94.7), the median of 5 runs with the best checkpoint of each. Ours: not measured. The
-hardware was not published.
+95.6 (Base 94.7), the median of 5 runs with the best checkpoint of each.
+Ours: not measured. The hardware was not published.
 Assumed: 128 tokens and an epsilon of 1e-8, the defaults of the public code, and how often the dev
 set is scored.
 """

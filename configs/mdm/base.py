@@ -3,13 +3,14 @@
     xlnet-jax train --config=configs/mdm/base.py --config.data.corpus=CORPUS --workdir=RUN
 
 The corpus needs a vocabulary of 30,522 pieces: `prepare --vocabulary=wordpiece --uncased`, or the
-released vocab.txt. Published (MDLM, Sahoo et al. 2024, arXiv:2406.07524, on the One Billion Words;
-numbers as in the configuration files of its repository): 12 layers of width 768, dropout 0.1, 128
-tokens, a batch of 512 for 1,000,000 steps, rate, warm-up and constant schedule, no weight decay,
-clip 1, an average of the parameters that is evaluated. Ours: the network (theirs rotates positions,
-and its softmax has weights of its own), text packed across sentences, and the exact count of masks
-(LLaDA, Nie et al. 2025, arXiv:2502.09992); the bound is the same. No complete run yet: no expected
-result.
+released vocab.txt.
+Published (MDLM, Sahoo et al. 2024, arXiv:2406.07524, on the One Billion Words; numbers as in the
+configuration files of its repository): 12 layers of width 768, dropout 0.1, 128 tokens, a batch of
+512 for 1,000,000 steps, rate, warm-up and constant schedule, no weight decay, clip 1, an average of
+the parameters that is evaluated.
+Ours: the network (theirs has rotary positions and an untied softmax), text packed across sentences,
+and the exact count of masks (LLaDA, Nie et al. 2025, arXiv:2502.09992); the bound is the same. No
+complete run yet: no expected result.
 """
 
 from xlnet_jax import config as base

@@ -3,9 +3,10 @@
     xlnet-jax train --config=configs/roberta/large.py --config.data.corpus=CORPUS --workdir=RUN
 
 The corpus needs a vocabulary of 50,265 pieces: `prepare --vocabulary=bytebpe`, or the released
-vocab.json and merges.txt. Published (Liu et al. 2019, arXiv:1907.11692, table 9; 160 GB of text):
-all but what is marked as ours, on 1,024 V100 GPUs, about a day for 100,000 steps of the large
-model. No complete run yet: no expected result.
+vocab.json and merges.txt.
+Published (Liu et al. 2019, arXiv:1907.11692, table 9; 160 GB of text): all settings except those
+marked as ours, on 1,024 V100 GPUs, about a day for 100,000 steps of the large model. No complete
+run yet: no expected result.
 """
 
 from xlnet_jax import config as base

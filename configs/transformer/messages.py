@@ -1,5 +1,5 @@
-"""Messages of programs from English to Spanish: a Transformer of 3 layers and width 192, in half an
-hour on two cores.
+"""Translation of program messages from English to Spanish: a Transformer of 3 layers and width 192,
+in half an hour on two cores.
 
     python benchmarks/translation.py --output=MESSAGES
     xlnet-jax finetune --config=configs/transformer/messages.py \
@@ -7,7 +7,8 @@ hour on two cores.
       --config.finetune.dev=MESSAGES/dev.jsonl \
       --config.finetune.tokenizer=MESSAGES/corpus/tokenizer.json --workdir=RUN
 
-The first command runs all of it; docs/finetune.md has its result. Published: nothing of this size.
+The first command also runs the second; docs/finetune.md has the result.
+Published: nothing of this size.
 """
 
 from xlnet_jax import config as base

@@ -4,12 +4,14 @@
     xlnet-jax train --config=configs/transformer_xl/enwik8_base.py --config.data.corpus=CORPUS \
       --workdir=RUN
 
-Published (the authors' PyTorch script): every setting under that comment. Their TensorFlow script
-has batch 24. Published result: 1.06 bits per character (12 layers, 41 M parameters).
-They evaluate with same_length, segments of 80, memory 2100, clamp_len 820.
-Recalled: the size of the vocabulary, here with nine special pieces; `train` names that of the
-corpus if it differs. Ours: blocks of 32 windows, where they read each row of the batch as one text;
-LayerNorm weights start at 1, not at N(1, 0.02). No complete run yet: no expected result.
+Published (the authors' PyTorch script): every setting under the comment "Published". Their
+TensorFlow script has batch 24.
+Published result: 1.06 bits per character (12 layers, 41 M parameters). They evaluate with
+same_length, segments of 80, memory 2100, clamp_len 820.
+Recalled: the size of the vocabulary, here with nine special pieces; `train` names the size of the
+corpus's vocabulary if it differs.
+Ours: blocks of 32 windows (the authors read each row of the batch as one text); LayerNorm weights
+start at 1, not at N(1, 0.02). No complete run yet: no expected result.
 """
 
 from xlnet_jax import config as base

@@ -4,13 +4,14 @@
     xlnet-jax train --config=configs/transformer_xl/enwik8_large.py --config.data.corpus=CORPUS \
       --workdir=RUN
 
-Published (the authors' PyTorch script): every setting under that comment. Their TensorFlow script
-has the same, with min_lr_ratio 0.01.
-Published result: 0.99 bits per character (24 layers, 277 M parameters), on 32 TPU v3 cores.
-They evaluate with same_length, segments of 128, memory 3800, clamp_len 1000.
-Recalled: the size of the vocabulary, here with nine special pieces; `train` names that of the
-corpus if it differs. Ours: blocks of 32 windows, where they read each row of the batch as one text;
-LayerNorm weights start at 1, not at N(1, 0.02). No complete run yet: no expected result.
+Published (the authors' PyTorch script): every setting under the comment "Published". Their
+TensorFlow script has the same, with min_lr_ratio 0.01.
+Published result: 0.99 bits per character (24 layers, 277 M parameters), on 32 TPU v3 cores. They
+evaluate with same_length, segments of 128, memory 3800, clamp_len 1000.
+Recalled: the size of the vocabulary, here with nine special pieces; `train` names the size of the
+corpus's vocabulary if it differs.
+Ours: blocks of 32 windows (the authors read each row of the batch as one text); LayerNorm weights
+start at 1, not at N(1, 0.02). No complete run yet: no expected result.
 """
 
 from xlnet_jax import config as base

@@ -4,14 +4,15 @@
     xlnet-jax train --config=configs/transformer_xl/lm1b_base.py --config.data.corpus=CORPUS \
       --workdir=RUN
 
-Published (the authors' PyTorch script): every setting under that comment. Their TensorFlow script
-has segment and memory 256, batch 256, dropout 0.1, 400 K steps.
+Published (the authors' PyTorch script): every setting under the comment "Published". Their
+TensorFlow script has segment and memory 256, batch 256, dropout 0.1, 400 K steps.
 Published result: none for this script: the paper's base model, perplexity 23.5, has 20 layers and
-d_ff 6144 (its issue 69, where this script reached 30.25).
-They evaluate with same_length, segments of 32, memory 128, no clamp_len.
-Recalled: the size of the vocabulary, here with nine special pieces; `train` names that of the
-corpus if it differs. Ours: blocks of 32 windows, where they read each row of the batch as one text;
-LayerNorm weights start at 1, not at N(1, 0.02). No complete run yet: no expected result.
+d_ff 6144 (issue 69 of the authors' repository, where this script reached 30.25). They evaluate with
+same_length, segments of 32, memory 128, no clamp_len.
+Recalled: the size of the vocabulary, here with nine special pieces; `train` names the size of the
+corpus's vocabulary if it differs.
+Ours: blocks of 32 windows (the authors read each row of the batch as one text); LayerNorm weights
+start at 1, not at N(1, 0.02). No complete run yet: no expected result.
 """
 
 from xlnet_jax import config as base

@@ -4,14 +4,15 @@
     xlnet-jax train --config=configs/transformer_xl/lm1b_large.py --config.data.corpus=CORPUS \
       --workdir=RUN
 
-Published (the authors' PyTorch script): every setting under that comment. Their TensorFlow script
-has learning rate 1e-4, init_std 0.005, biases of each layer (`model.biases_per_layer`), no
-projection where the widths are equal. Published result: perplexity 21.8 (0.8 B parameters), on 512
-TPU v3 cores.
-They evaluate with same_length, segments of 32, memory 128, no clamp_len.
-Recalled: the size of the vocabulary, here with nine special pieces; `train` names that of the
-corpus if it differs. Ours: blocks of 32 windows, where they read each row of the batch as one text;
-LayerNorm weights start at 1, not at N(1, 0.02). No complete run yet: no expected result.
+Published (the authors' PyTorch script): every setting under the comment "Published". Their
+TensorFlow script has learning rate 1e-4, init_std 0.005, biases of each layer
+(`model.biases_per_layer`), no projection where the widths are equal.
+Published result: perplexity 21.8 (0.8 B parameters), on 512 TPU v3 cores. They evaluate with
+same_length, segments of 32, memory 128, no clamp_len.
+Recalled: the size of the vocabulary, here with nine special pieces; `train` names the size of the
+corpus's vocabulary if it differs.
+Ours: blocks of 32 windows (the authors read each row of the batch as one text); LayerNorm weights
+start at 1, not at N(1, 0.02). No complete run yet: no expected result.
 """
 
 from xlnet_jax import config as base

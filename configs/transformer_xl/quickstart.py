@@ -2,11 +2,11 @@
 
     xlnet-jax quickstart --config=configs/transformer_xl/quickstart.py --workdir=runs/characters
 
-Hardware: two CPU cores, no accelerator. It prepares the text of the other quick start as
+Hardware: two CPU cores, no accelerator. The command prepares the text of the other quick start as
 characters, trains left to right with a memory of one segment, prints the bits per character of the
-whole held-out split, and 300 characters of its own. Expect 1.7 bits per character (unigram: 4.3)
-and 116 seconds, those of one run on 2026-11-22. Nothing here is published: these are our sizes for
-a model that writes words in two minutes.
+whole held-out split, and generates 300 characters. Expect 1.7 bits per character (unigram: 4.3) and
+116 seconds, as in one run on 2026-11-22. Nothing here is published: these are our sizes for a model
+that writes words in two minutes.
 """
 
 from xlnet_jax import config as base

@@ -7,9 +7,9 @@ parameters.
     xlnet-jax evaluate --workdir=RUN --sliding --blocks=4
 
 Hardware: two CPU cores, no accelerator. Nothing here is published: these are our sizes, with all
-that makes the model of Al-Rfou et al. 2018 (vanilla_t64.py). `train` names the vocabulary size of
-the corpus if it differs. `benchmarks/recurrence.py` compares such a model with one that has a
-memory. No expected result.
+parts of the model of Al-Rfou et al. 2018 (vanilla_t64.py). `train` names the vocabulary size of the
+corpus if it differs. `benchmarks/recurrence.py` compares such a model with one that has a memory.
+No expected result.
 """
 
 from xlnet_jax import config as base

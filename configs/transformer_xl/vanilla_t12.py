@@ -7,10 +7,11 @@ parameters.
     xlnet-jax evaluate --workdir=RUN --sliding
 
 Published result: 1.11 bits per character on enwik8 and 1.18 on text8, 44 M parameters, by sliding
-one character at a time. Recalled, not looked up: every setting under that comment. They have 256
-bytes as vocabulary: with --config.model.vocab_size=256 this model has 44,095,744 parameters and
-that of vanilla_t64.py 235,176,192, of which 3,014,656 and 16,646,144 are softmaxes of lower layers
-and of the second character, which only training uses.
+one character at a time.
+Recalled, not looked up: every setting under the comment "Recalled". Their vocabulary is 256 bytes:
+with --config.model.vocab_size=256 this model has 44,095,744 parameters, and the model of
+vanilla_t64.py has 235,176,192. Of these, 3,014,656 and 16,646,144 are softmaxes of lower layers and
+of the second character, which only training uses.
 Ours: AdamW and its rate (they have momentum 0.99 at a constant rate of 0.003, which is not among
 our optimizers), the dropout of this smaller model, and the last layer's softmax of the next
 character, which is tied to the embedding. No complete run yet: no expected result.
@@ -28,7 +29,7 @@ def get_config():
     config.model.update(d_model=512, heads=2, head_dim=256, d_ff=2048, activation="relu")
     config.data.update(segment_len=512, reuse_len=512, num_predict=512, windows_per_block=1)
     config.train.update(steps=4_000_000, batch_size=16)
-    # Of enwik8, as in enwik8_base.py; `train` names that of the corpus if it differs.
+    # The size for enwik8, as in enwik8_base.py; `train` names the corpus's size if it differs.
     config.model.vocab_size = 214
     # Ours.
     config.model.update(dropout=0.0, attention_dropout=0.1, activation_dropout=0.1)

@@ -7,9 +7,9 @@
     xlnet-jax evaluate --workdir=RUN --sliding
 
 Published result: 1.06 bits per character on enwik8 and 1.13 on text8, 235 M parameters, by sliding
-one character at a time. Recalled, not looked up: every setting under that comment. For the
-vocabulary, and for what is ours beside the dropout, see vanilla_t12.py. No complete run yet: no
-expected result.
+one character at a time.
+Recalled, not looked up: every setting under the comment "Recalled". See vanilla_t12.py for the
+vocabulary, and for our settings other than the dropout. No complete run yet: no expected result.
 """
 
 from xlnet_jax import config as base
@@ -25,7 +25,7 @@ def get_config():
     config.model.update(dropout=0.0, attention_dropout=0.55, activation_dropout=0.55)
     config.data.update(segment_len=512, reuse_len=512, num_predict=512, windows_per_block=1)
     config.train.update(steps=4_000_000, batch_size=16)
-    # Of enwik8, as in enwik8_base.py; `train` names that of the corpus if it differs.
+    # The size for enwik8, as in enwik8_base.py; `train` names the corpus's size if it differs.
     config.model.vocab_size = 214
     # Ours.
     config.optimizer.update(

@@ -4,14 +4,15 @@
     xlnet-jax train --config=configs/transformer_xl/wikitext103_base.py \
       --config.data.corpus=CORPUS --workdir=RUN
 
-Published (the authors' PyTorch script): every setting under that comment. Their TensorFlow script
-has 400 K steps, biases of each layer (`model.biases_per_layer`).
-Published result: perplexity 24.0 (151 M parameters); a reproduction in its issue 99 has 24.25, or
-23.68 with the settings of evaluation.
-They evaluate with same_length, segments of 64, memory 640, clamp_len 400.
-Recalled: the size of the vocabulary, here with nine special pieces; `train` names that of the
-corpus if it differs. Ours: blocks of 32 windows, where they read each row of the batch as one text;
-LayerNorm weights start at 1, not at N(1, 0.02). No complete run yet: no expected result.
+Published (the authors' PyTorch script): every setting under the comment "Published". Their
+TensorFlow script has 400 K steps, biases of each layer (`model.biases_per_layer`).
+Published result: perplexity 24.0 (151 M parameters); a reproduction in issue 99 of the authors'
+repository has 24.25, or 23.68 with the settings of evaluation. They evaluate with same_length,
+segments of 64, memory 640, clamp_len 400.
+Recalled: the size of the vocabulary, here with nine special pieces; `train` names the size of the
+corpus's vocabulary if it differs.
+Ours: blocks of 32 windows (the authors read each row of the batch as one text); LayerNorm weights
+start at 1, not at N(1, 0.02). No complete run yet: no expected result.
 """
 
 from xlnet_jax import config as base

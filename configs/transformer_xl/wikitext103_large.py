@@ -4,16 +4,17 @@
     xlnet-jax train --config=configs/transformer_xl/wikitext103_large.py \
       --config.data.corpus=CORPUS --workdir=RUN
 
-Published (the authors' PyTorch script): every setting under that comment. Their TensorFlow script
-has init_std 0.005, biases of each layer (`model.biases_per_layer`), min_lr_ratio 0.01.
+Published (the authors' PyTorch script): every setting under the comment "Published". Their
+TensorFlow script has init_std 0.005, biases of each layer (`model.biases_per_layer`), min_lr_ratio
+0.01.
 Published result: perplexity 18.3, on 64 TPU v3 cores. The paper says 257 M parameters; its script
-has 285 M.
-They evaluate with same_length, segments of 128, memory 1600, clamp_len 1000.
-Recalled: the size of the vocabulary, here with nine special pieces; `train` names that of the
-corpus if it differs. Ours: blocks of 32 windows, where they read each row of the batch as one text;
-LayerNorm weights start at 1, not at N(1, 0.02); layers one by one in place of a loop (unroll),
-which is faster by the account of `compile`. On v5e:4x8, --config.mesh.fsdp=32. No complete run yet:
-no expected result.
+has 285 M. They evaluate with same_length, segments of 128, memory 1600, clamp_len 1000.
+Recalled: the size of the vocabulary, here with nine special pieces; `train` names the size of the
+corpus's vocabulary if it differs.
+Ours: blocks of 32 windows (the authors read each row of the batch as one text); LayerNorm weights
+start at 1, not at N(1, 0.02); layers one by one in place of a loop (unroll), which is faster by the
+cost model of `compile`. On v5e:4x8 use --config.mesh.fsdp=32. No complete run yet: no expected
+result.
 """
 
 from xlnet_jax import config as base

@@ -26,7 +26,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One configuration, compiled or refused by the compiler. Bytes are of one device."""
+    """One configuration, compiled or refused by the compiler. Bytes are per device."""
 
     recipe: Recipe
     mesh: Mesh
@@ -37,7 +37,7 @@ class Trial:
     available: int
     """HBM that the compiler may use; the published size if the trial compiled."""
     temp: int | None = None
-    """None if it did not compile."""
+    """Bytes of temporaries; None if the trial did not compile."""
     executable: Any = None
     schedules: dict[str, schedule.Schedule] = dataclasses.field(default_factory=dict)
     """Schedules of the operations by the name of their instruction."""
@@ -56,8 +56,8 @@ class Trial:
 
 
 def lower(recipe: Recipe, mesh: Mesh) -> tuple[BuiltStep, Any]:
-    """The jitted training step for a mesh, as `train` calls it, and its lowered form. Raises
-    BadInput.
+    """Returns the jitted training step for a mesh, as `train` calls it, and its lowered form.
+    Raises BadInput if batch or model does not divide over the mesh.
     """
     meshes.training_rows(recipe.config.train, mesh)
     meshes.check_model(recipe.config.model, mesh)
@@ -105,8 +105,8 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
 
 
 def out_of_memory(message: str) -> tuple[int, int]:
-    """Bytes needed and available, from the compiler's out-of-memory message. RuntimeError for any
-    other message.
+    """Reads the bytes needed and available from the compiler's out-of-memory message. Raises
+    RuntimeError for any other message.
     """
     found = re.search(
         r"(?:HLO temporaries \(|Used )([\d.]+)([KMGT]?)\)?(?: "
@@ -120,7 +120,7 @@ def out_of_memory(message: str) -> tuple[int, int]:
 
 
 def argument_bytes(built: BuiltStep) -> dict[str, int]:
-    """Bytes per device by group, from shapes and shardings, without the compiler's padding."""
+    """Returns bytes per device by group, from shapes and shardings, without compiler padding."""
     trees = built.abstract_state.split()
     groups = {
         "parameters": trees.pop("params"),

@@ -1,11 +1,11 @@
 """Bounds on the time of a step, from the work of each operation of its scheduled program.
 
 An operation works on the core (bundles or products at the clock), in HBM (bytes at its bandwidth)
-and on the network (its collective at the bandwidth). Its lower time is the longest of the three.
-Its upper time is their sum, or the compiler's estimate of cycles if that is more, because the
-compiler knows of copies in small pieces. Operations follow each other. Only an operation with a
-start and a done in the program runs beside the work between them, with the bandwidth left over.
-Bandwidths are published; neither time has stalls or pauses between operations.
+and on the network (its collective at the bandwidth). Its lower time is the longest of the three
+times. Its upper time is their sum, or the compiler's estimate of cycles if that is more, because
+the estimate includes copies in small pieces. Operations run one after the other. Only an operation
+with a start and a done in the program runs beside the work between them, with the bandwidth left
+over. Bandwidths are the published ones; neither time includes stalls or pauses between operations.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Cost:
     busy: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(4))
     """Seconds of work by CORE, HBM, ICI and DCN."""
     hidden: float = 0.0
-    """Seconds of collectives beside other work."""
+    """Seconds of collectives that overlap with other work."""
 
     def add(self, part: Cost, times: int = 1) -> None:
-        """Appends `part`, so many times."""
+        """Adds the cost of `times` runs of `part`."""
         self.time = self.time + times * part.time
         self.busy = self.busy + times * part.busy
         self.hidden += times * part.hidden
@@ -60,8 +60,8 @@ class CostModel:
     """Most turns of a kernel loop whose number of turns depends on data."""
 
     def result(self, steps: int, least: float) -> Json:
-        """The keys of docs/compile.md per step of `steps` steps; `least` is the seconds of a step
-        at the published peak.
+        """Returns the keys of docs/compile.md, per step of a program of `steps` steps; `least` is
+        the seconds of a step at the published peak.
         """
         lower, upper = (self.run(self.program.entry, bound) for bound in (False, True))
         kernels = {one.name: self.schedules[one.name] for one in self.program.kernels()}
@@ -85,8 +85,8 @@ class CostModel:
         }
 
     def run(self, name: str, upper: bool) -> Cost:
-        """The cost of one run of a computation. A condition takes the shortest branch, or for
-        `upper` the longest.
+        """Returns the cost of one run of a computation. A condition takes the shortest branch, or
+        for `upper` the longest.
         """
         body = self.program.computations[name]
         total = Cost()
@@ -145,12 +145,12 @@ class CostModel:
 
     def _operation(self, one: hlo.Instruction, work: np.ndarray, upper: bool) -> Cost:
         estimate = re.search(r'"estimated_cycles":"(\d+)"', one.attributes)
-        # The estimate takes all arrays to be in HBM, so it says nothing if none is.
+        # The estimate assumes that all arrays are in HBM, so it is useless if no array is in HBM.
         cycles = int(estimate[1]) if estimate and work[HBM] else 0
         return Cost(max(work.sum(), cycles / self.chip.clock) if upper else work.max(), work)
 
     def _work(self, name: str, one: hlo.Instruction, upper: bool) -> np.ndarray:
-        """Seconds of work of one instruction."""
+        """Returns seconds of work of one instruction."""
         chip, body, work = self.chip, self.program.computations[name], np.zeros(4)
         schedule = self.schedules.get(one.name, Schedule(0))
         further = (
@@ -176,10 +176,10 @@ class CostModel:
         return work
 
     def _links(self, axes: str) -> float:
-        """The share of a chip's links that a ring along mesh axes has.
+        """Returns the share of a chip's links that a ring along mesh axes has.
 
-        On each side of the torus along the ring, both links count if the ring goes around, else
-        one: along a part of the side, or if the ends of the side are not joined.
+        On each side of the torus along the ring, both links count if the ring goes around the side.
+        Only one link counts along a part of the side, or if the ends of the side are not joined.
         """
         grid = self.places.reshape(*self.axes.values(), -1)
         group = grid[tuple(slice(None) if name in axes.split("+") else 0 for name in self.axes)]
@@ -191,8 +191,8 @@ class CostModel:
 
 
 def complete_schedules(program: hlo.Program, schedules: dict[str, Schedule]) -> dict[str, Schedule]:
-    """Adds the schedules of equal operations, which libtpu writes once. RuntimeError if a kernel
-    has no schedule.
+    """Adds the schedules of equal operations, which libtpu writes once. Raises RuntimeError if a
+    kernel has no schedule.
     """
     every = {
         one.name: program.identity(body, one)
@@ -207,6 +207,6 @@ def complete_schedules(program: hlo.Program, schedules: dict[str, Schedule]) -> 
         if one.name not in found:
             raise RuntimeError(
                 f"libtpu wrote no schedule of the kernel {one.name}; "
-                "it was loaded before aot.schedule.request_schedules()"
+                "libtpu was loaded before aot.schedule.request_schedules()"
             )
     return found

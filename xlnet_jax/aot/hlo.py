@@ -30,12 +30,12 @@ _CALLED = re.compile(
     r"\b(calls|to_apply|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)"
 )
 _CALLERS = {"to_apply": "call", "called_computations": "custom-call-start"}
-"""Opcodes whose computations under these attributes run by themselves, those of a custom call on
-the SparseCores.
+"""Opcodes by attribute: only an instruction with this opcode runs the computation in the attribute
+as a whole. A custom call runs it on the SparseCores.
 """
 ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\](?:\{([\d,]*)(?::([^}]*))?\})?")
 KERNEL = "tpu_custom_call"
-"""Name of a call of a Pallas kernel."""
+"""Name in a custom call of a Pallas kernel."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Collective:
 
 
 class Program:
-    """A compiled module. ValueError if the text is no module, or the trip count of a loop cannot be
-    read.
+    """A compiled module. Raises ValueError if the text is no module, or the trip count of a loop
+    cannot be read.
     """
 
     def __init__(self, text: str) -> None:
@@ -88,7 +88,7 @@ class Program:
                 entry = header[2] if header[1] else entry
             elif found := _INSTRUCTION.match(line):
                 root, name, kind, opcode, inner, attributes = found.groups()
-                # The value of a constant and the number of a parameter are in the place of the
+                # A constant has its value, and a parameter its number, in the place of the
                 # operands.
                 operands = re.findall(r"%([\w.\-]+)", inner) or [inner]
                 current[name] = Instruction(
@@ -117,8 +117,9 @@ class Program:
                 self._visit(each, times, loop)
 
     def trip_count(self, where: str, loop: Instruction) -> int:
-        """Iterations of a loop that counts up to a constant. It starts above 0 if the compiler took
-        out the first iterations, and its step is above 1 if the compiler joined some.
+        """Returns the iterations of a loop that counts up to a constant. The counter starts above 0
+        if the compiler took out the first iterations, and its step is above 1 if the compiler
+        joined iterations.
         """
         known = re.search(r'known_trip_count":?\{"n":"(\d+)"', loop.attributes)
         if known:
@@ -148,7 +149,7 @@ class Program:
         return -(-(limit - (constant(test.operands[0]) or 0)) // step)
 
     def _step(self, body: str, counter: Instruction | None) -> int:
-        """The number that one iteration adds to a part of the carried tuple."""
+        """Returns the number that one iteration adds to a part of the carried tuple."""
         inside = self.computations[body]
         (carried,) = [one for one in inside.values() if one.root]
         after = _part(inside, carried, counter)
@@ -159,8 +160,8 @@ class Program:
         return steps[0]
 
     def collectives(self, axes: dict[str, int]) -> list[Collective]:
-        """All collectives, equal ones merged, most bytes first; `axes` are the mesh's names and
-        sizes in order.
+        """Returns all collectives, equal ones merged, most bytes first; `axes` are the mesh's names
+        and sizes in order.
         """
         counted = collections.Counter[Collective]()
         moved = collections.Counter[Collective]()
@@ -182,8 +183,8 @@ class Program:
         ]
 
     def collective(self, name: str, one: Instruction, axes: dict[str, int]) -> Collective | None:
-        """One run of the collective that an instruction of this computation starts or is a piece
-        of; None for other instructions.
+        """Returns one run of the collective that this instruction of the computation starts or
+        belongs to; None for other instructions.
         """
         kind = _kind(name, one)
         if kind is None:
@@ -205,19 +206,19 @@ class Program:
         )
 
     def collectives_of(self, name: str, one: Instruction, axes: dict[str, int]) -> list[Collective]:
-        """The collectives that an instruction runs once, also inside of a fusion."""
+        """Returns the collectives that an instruction runs once, also inside a fusion."""
         place = attribute(one, "calls") if one.opcode == "fusion" else name
         inside = self._pieces(one)
         return [found for each in inside if (found := self.collective(place, each, axes))]
 
     def _pieces(self, one: Instruction) -> list[Instruction]:
-        """The instructions of a fusion; another instruction alone."""
+        """Returns the instructions of a fusion; for any other instruction only itself."""
         if one.opcode == "fusion":
             return [*self.computations[attribute(one, "calls")].values()]
         return [one]
 
     def chain(self, one: Instruction) -> str | None:
-        """A name that the pieces of one collective, or the fusions around them, have in common."""
+        """Returns a name common to the pieces of one collective, or to the fusions around them."""
         found = (
             re.search(r"channel_id=(\d+).*chain_id=(\S+)", each.attributes)
             for each in self._pieces(one)
@@ -225,7 +226,7 @@ class Program:
         return next((" ".join(each.groups()) for each in found if each), None)
 
     def kernels(self) -> list[Instruction]:
-        """The calls of Pallas kernels."""
+        """Returns the calls of Pallas kernels."""
         return [
             one
             for name in self.runs
@@ -234,14 +235,14 @@ class Program:
         ]
 
     def identity(self, body: dict[str, Instruction], one: Instruction) -> tuple[Any, ...]:
-        """A value that is equal for instructions that compute the same."""
+        """Returns a value that is equal for instructions that compute the same."""
         operands = [body[name].type for name in one.operands if name in body]
         pieces = [(each.opcode, each.type) for each in self._pieces(one)]
         return (one.type, *operands, *pieces)
 
 
 def called(one: Instruction) -> list[str]:
-    """The computations that an instruction runs once: all but condition and body of a loop."""
+    """Returns the computations that an instruction runs once, not a loop's condition and body."""
     found = _CALLED.findall(one.attributes)
     names = " ".join(
         names for field, names in found if _CALLERS.get(field, one.opcode) == one.opcode
@@ -250,7 +251,7 @@ def called(one: Instruction) -> list[str]:
 
 
 def attribute(one: Instruction, name: str) -> str:
-    """The computation that an instruction has under a name. ValueError if there is none."""
+    """Returns the computation in an instruction's attribute. Raises ValueError without it."""
     found = re.search(rf"\b{name}=%?([\w.\-]+)", one.attributes)
     if not found:
         raise ValueError(f"{one.opcode} {one.name} has no {name}")
@@ -260,38 +261,38 @@ def attribute(one: Instruction, name: str) -> str:
 def _part(
     body: dict[str, Instruction], whole: Instruction, read: Instruction | None
 ) -> Instruction | None:
-    """The instruction behind the part of a tuple that a get-tuple-element reads; None if it is not
-    in the text.
+    """Returns the instruction that computes the part of a tuple that a get-tuple-element reads;
+    None if it is not in the text.
     """
     index = re.search(r"index=(\d+)", read.attributes) if read else None
     return body.get(whole.operands[int(index[1])]) if index and whole.opcode == "tuple" else None
 
 
 def _kind(computation: str, one: Instruction) -> str | None:
-    """The kind of the collective that an instruction starts; None if it starts none."""
+    """Returns the kind of the collective that an instruction starts; None if it starts none."""
     if one.opcode == "send":
         between = re.search(r'_xla_megascale_transfer_type="(\w+)"', one.attributes)
         return between[1].lower().replace("_", "-") if between else None
     kind = one.opcode.removesuffix("-start")
     if kind == "all-reduce" and "all-reduce-scatter" in computation:
-        # Fused on TPU with the slice that follows it.
+        # On TPU the all-reduce is fused with the slice that follows it.
         return "reduce-scatter"
     return kind if kind in COLLECTIVES else None
 
 
 def array_bytes(kind: str) -> int:
-    """Bytes of an array type, or of all arrays of a tuple type, without padding."""
+    """Returns bytes of an array type, or of all arrays of a tuple type, without padding."""
     return sum(bits(dtype) * math.prod(ints(dims)) // 8 for dtype, dims, *_ in ARRAY.findall(kind))
 
 
 def bits(dtype: str) -> int:
-    """Bits of an element: the first number in its name; a token has no number and no bits."""
+    """Returns an element's bits, the first number in its dtype; a token has no number: 0 bits."""
     return 8 if dtype == "pred" else (ints(dtype) or [0])[0]
 
 
 def device_groups(attributes: str, devices: int) -> list[list[int]]:
-    """The device groups of a collective, from any notation: lists, iota, mesh axes, or pairs of a
-    permutation.
+    """Returns the device groups of a collective, from any notation: lists, iota, mesh axes, or
+    pairs of a permutation.
     """
     pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", attributes)
     if pairs:
@@ -301,7 +302,7 @@ def device_groups(attributes: str, devices: int) -> list[list[int]]:
         attributes,
     )
     if named:
-        # 'axis':(2)4 is a part of the axis: of its positions 2 x 4 x rest, the 4.
+        # 'axis':(2)4 is a part of the axis: with its positions as 2 x 4 x rest, the part is the 4.
         across = {
             name: (int(before or 1), int(size or 0))
             for name, before, size in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[3])
@@ -327,20 +328,20 @@ def device_groups(attributes: str, devices: int) -> list[list[int]]:
 
 
 def _iota(text: str) -> np.ndarray:
-    """`[2,4]T(1,0)`: the numbers from 0 in this shape, transposed."""
+    """Reads `[2,4]T(1,0)`: the numbers from 0 in this shape, transposed."""
     shape, _, order = text.partition("T")
     ids = np.arange(math.prod(ints(shape))).reshape(ints(shape))
     return ids.transpose(ints(order)) if order else ids
 
 
 def ints(text: str) -> list[int]:
-    """The numbers in a text."""
+    """Returns the numbers in a text."""
     return [int(word) for word in re.findall(r"\d+", text)]
 
 
 def axes_of(groups: Sequence[Sequence[int]], axes: dict[str, int]) -> str:
-    """Names of the mesh axes along which members of one group differ, joined by +; devices are in
-    mesh order.
+    """Returns names of the mesh axes along which members of one group differ, joined by +; devices
+    are in mesh order.
     """
     varying: set[str] = set()
     for group in groups:  # not all of one size

@@ -1,7 +1,7 @@
 """`xlnet-jax compile`: compiles the step of `train` for absent TPUs and analyses it.
 
-Memory, collectives and FLOPs need no chip and are exact. `cost_model` bounds the time of a step, by
-libtpu's schedule of every operation and the published bandwidths. Nothing is executed.
+Memory, collectives and FLOPs need no chip and are exact. `cost_model` bounds the time of a step,
+from libtpu's schedule of every operation and the published bandwidths. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def compile_for(
     """Compiles one training dispatch, of this `phase` of the run, for a topology; returns the keys
     of docs/compile.md.
 
-    Raises BadInput: the phase does not exist, the topology is not rented, libtpu is missing, this
-    jaxlib does not read its programs, or a mesh, batch or model does not divide over the devices.
+    Raises BadInput if the phase does not exist, Google Cloud does not rent the topology, libtpu is
+    missing, this jaxlib cannot read libtpu's programs, or a mesh, batch or model does not divide
+    over the devices.
     """
     chip = check_topology(name, slices)
     check_readable(name, chip)
@@ -60,7 +61,7 @@ def compile_for(
         trial = attempt(recipes(phases)[phase], topology)
     if kept and trial.fits:
         log.info(
-            "the program is in %s, where train finds it with the same key",
+            "the program is in the cache %s; train loads it if the cache key is the same",
             config.log.compilation_cache,
         )
     result = report(trial, topology, steps)
@@ -73,8 +74,8 @@ def compile_for(
 
 
 def report(trial: Trial, topology: Topology, total: int) -> Json:
-    """The report for `total` steps, without advice and budget. If the program did not compile,
-    figures are None and collectives empty.
+    """Returns the report for `total` steps, without advice and budget. If the program did not
+    compile, figures are None and collectives empty.
     """
     config = trial.config
     result: Json = {
@@ -104,7 +105,7 @@ def report(trial: Trial, topology: Topology, total: int) -> Json:
     steps = config.train.steps_per_dispatch
     axes = dict(trial.mesh.shape)
     program = hlo.Program(trial.executable.as_text())
-    # Queries at chosen positions visit one block after the other.
+    # A kernel for queries at chosen positions loops over at most this many windows.
     blocks = math.ceil(config.data.segment_len / tpu.TpuBlocks.window)
     schedules = cost_model.complete_schedules(program, trial.schedules)
     places = np.array([device.coords for device in trial.mesh.devices.flat])
@@ -133,7 +134,7 @@ def report(trial: Trial, topology: Topology, total: int) -> Json:
 
 
 def gradient_bytes(trial: Trial) -> int:
-    """Bytes of the float32 gradients of a device in the backward pass, a part of its
+    """Returns bytes of a device's float32 gradients in the backward pass, a part of its
     temporaries.
     """
     abstract = nn.meta.unbox(trial.recipe.abstract_params)
@@ -150,8 +151,8 @@ def _per_step(total: int, steps: int) -> float | int:
 
 
 def advise(config: Config, topology: Topology, refused: Trial) -> list[Json]:
-    """Settings that fit, each compiled: the first change of remat or mesh that does, else the
-    largest batch found.
+    """Returns settings that were compiled and fit: the first change of remat or mesh that fits,
+    else the largest batch found.
     """
     remat = ["--config.model.remat=full"]
     ways = meshes.row_devices(refused.mesh)
@@ -165,7 +166,7 @@ def advise(config: Config, topology: Topology, refused: Trial) -> list[Json]:
     config = override(config, remat)
     rows = config.train.batch_size // ways
     while rows > 1:
-        # At least halved each time, to a power of two.
+        # Each try at least halves the rows, to a power of two.
         rows = 1 << max(1, min(rows // 2, _estimate(refused, rows))).bit_length() - 1
         words = [f"--config.train.batch_size={rows * ways}"]
         trial = _try(config, words, topology)
@@ -189,8 +190,8 @@ def _try(config: Config, words: list[str], topology: Topology) -> Trial:
 
 
 def _more_fsdp(trial: Trial, topology: Topology) -> list[list[str]]:
-    """Words for the largest mesh.fsdp within a slice that divides the width of the model, if it is
-    larger than now.
+    """Returns the words that set the largest mesh.fsdp within a slice that divides the width of the
+    model; [] if the mesh has it.
     """
     per_slice = len(topology.devices) // topology.slices
     most = math.gcd(per_slice // trial.mesh.shape["tensor"], trial.config.model.d_model)
@@ -202,14 +203,14 @@ def _more_fsdp(trial: Trial, topology: Topology) -> list[list[str]]:
 
 
 def _estimate(trial: Trial, rows: int) -> int:
-    """Rows per device that would fit if all but parameters and optimizer grew in proportion."""
+    """Estimates rows per device that fit, if all but parameters and optimizer grows with rows."""
     fixed = sum(trial.arguments[name] for name in ("parameters", "optimizer"))
     return int(0.98 * rows * (trial.available - fixed) / max(trial.needed - fixed, 1))
 
 
 def search(first: Trial, topology: Topology) -> list[Json]:
-    """The largest batch per device that fits, for each remat, with the mesh as it is and with the
-    largest fsdp.
+    """Finds the largest batch per device that fits, for each remat, with the mesh as it is and with
+    the largest fsdp.
     """
     found = []
     ways = meshes.row_devices(first.mesh)
@@ -233,8 +234,8 @@ def search(first: Trial, topology: Topology) -> list[Json]:
 
 
 def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None:
-    """The Trial with the most rows per device that fits, within 1/16; None if one row does not
-    fit.
+    """Finds the Trial with the most rows per device that fits, within 1/16; None if one row does
+    not fit.
     """
     low, high, tries = 0, 0, 0
     best: Trial | None = None
@@ -260,7 +261,7 @@ def print_report(result: Json) -> None:
     times = dict(result["account"] or {})
     units = [{"kernel": name, **each} for name, each in times.pop("units", {}).items()]
     for name, value in (result | {"account": times, "units": units}).items():
-        # All figures but the speed are the compiler's.
+        # Only times and speeds are projections; all other figures come from the compiler.
         label = f"PROJECTION {name}" if name.startswith(("account", "projected")) else name
         for row in value if isinstance(value, list) else [value]:
             table.add_row(label, _shown(name, row))

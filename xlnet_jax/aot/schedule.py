@@ -2,15 +2,15 @@
 
 libtpu packs the instructions of an operation into bundles, and a core starts one bundle per cycle;
 on v3 `vdelay` in a bundle adds cycles. So the number of bundles, each times the turns of its loops,
-is the number of cycles without stalls: a lower bound. A part under a condition counts as if the
-condition always held. On v4 and v5p a device has two cores, between which libtpu has divided the
-work.
+is the number of cycles without stalls: a lower bound. Code under a condition counts as if the
+condition always held. On v4 and v5p a device has two cores, and libtpu has divided the work between
+them.
 
 Products go through queues: on v5e, v5p and TPU7x libtpu starts them faster than the units take
 them, and the core waits. So products are counted too. A register has 8 rows of float32 or 16 of
 bfloat16; a unit of 128 x 128 takes one row per cycle, a unit of 256 x 256 (`mubr`) two. A product
-of transposed rows (`lmr`) has 8 rows, as many as results. libtpu keeps these distances on v3, v4
-and v6e, and with the clocks of topology.py they give the published peaks.
+of transposed rows (`lmr`) has 8 rows, as many as results. libtpu starts products at these intervals
+on v3, v4 and v6e, and with the clocks of topology.py the intervals give the published peaks.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ class Schedule:
     counts once.
     """
     repeated: int = 0
-    """Cycles of the bundles in loops whose turns depend on data: each further turn costs as
-    many.
-    """
+    """Cycles of the bundles in loops whose turns depend on data: each further turn adds as many."""
     units: dict[str, float] = dataclasses.field(default_factory=dict)
     """Used share of the slots of each unit: MATMUL, MATPUSH, XLU, VALU, VLOAD, VSTORE and
     others.
@@ -62,8 +60,8 @@ def request_schedules() -> pathlib.Path:
     """Sets the flags with which libtpu writes schedules, once in a process. Returns their folder,
     which does not exist yet.
 
-    Call this before libtpu is loaded. Writing multiplies the time to compile; without `collected`
-    the texts stay in the folder.
+    Call this before libtpu is loaded. Writing schedules multiplies the time to compile; without
+    `collected` the texts stay in the folder.
     """
     if folder := _folder():
         return folder
@@ -78,7 +76,7 @@ def request_schedules() -> pathlib.Path:
 
 
 def _folder() -> pathlib.Path | None:
-    """The folder of `request_schedules`."""
+    """Returns the folder of `request_schedules`; None before its first call."""
     found = re.search(
         rf"--xla_jf_dump_to=(\S*{_PREFIX}\S+)", os.environ.get("LIBTPU_INIT_ARGS", "")
     )
@@ -87,8 +85,8 @@ def _folder() -> pathlib.Path | None:
 
 @contextlib.contextmanager
 def collected() -> Iterator[dict[str, Schedule]]:
-    """Yields a dict that gets the schedules of what the block compiled; it stays empty without
-    `request_schedules`.
+    """Yields a dict that gets the schedules of all operations that the block compiled; it stays
+    empty without `request_schedules`.
     """
     found: dict[str, Schedule] = {}
     folder = _folder()
@@ -110,8 +108,8 @@ def collected() -> Iterator[dict[str, Schedule]]:
 
 
 def read_schedules(folder: pathlib.Path) -> dict[str, Schedule]:
-    """The schedules in a folder by the name of their instruction; libtpu writes a schedule of equal
-    operations once.
+    """Reads the schedules in a folder, by the name of their instruction; libtpu writes one schedule
+    for equal operations.
     """
     texts: dict[str, dict[str, str]] = {}
     # If an operation was compiled again, the last schedule counts.
@@ -124,11 +122,11 @@ def read_schedules(folder: pathlib.Path) -> dict[str, Schedule]:
 
 
 def parse(text: str, units: str = "") -> Schedule:
-    """The schedule in a text of bundles; `units` has the used slots of each bundle.
+    """Reads the schedule in a text of bundles; `units` has the used slots of each bundle.
 
     In the text `LB` marks the first bundle of a loop, and each `>` a loop around a bundle. A bundle
-    that also starts what follows the loop has one `>` less, so the loop ends with the last bundle
-    that has all of them. The loop over the programs overlaps fetching, computing and storing in
+    that also starts the code after the loop has one `>` less, so the loop ends with the last bundle
+    that has all its `>`. The loop over the programs overlaps fetching, computing and storing in
     stages, so it has two turns more than programs.
     """
     lines = [(line, found) for line in text.splitlines() if (found := _BUNDLE.match(line))]
@@ -170,7 +168,7 @@ def _cycles(product: str) -> float:
 
 
 def _units(times: list[int], text: str) -> dict[str, float]:
-    """The used share of slots by unit, from a text of names, capacities and a row per bundle."""
+    """Reads the used share of slots by unit from a text: names, capacities, a row per bundle."""
     if not text:
         return {}
     names = [

@@ -47,7 +47,7 @@ class Chip:
     """Cycles per second of a core."""
     example: str
     jaxlib: tuple[int, int] = (0, 10)
-    """The first version that reads libtpu's programs for the chip, which may use sparse cores."""
+    """First jaxlib version that reads libtpu's programs for the chip, which may use SparseCores."""
 
 
 # Cloud pages: https://docs.cloud.google.com/tpu/docs/v3 and so on for each name. The pages of v3
@@ -55,11 +55,11 @@ class Chip:
 # Domain-Specific Supercomputer for Training Deep Neural Networks", CACM 63(7), 2020), v4 six of 50
 # GB/s each way ("TPU v4", ISCA 2023, arXiv:2304.01433). These two papers also give the clocks. The
 # other clocks follow from the peak: a core does 4 products of 128 x 128 numbers per cycle on v5e
-# and v5p (two cores), and 4 products of 256 x 256 on v6e and TPU7x. These last 4 are our
-# assumption: the pages give v6e two units, which would mean a clock of 3.5 GHz. A pod of v3 is a
-# torus of 32 x 32 chips, a pod of v5e or v6e of 16 x 16; the ends of a shorter side are not joined;
-# slices of v4, v5p and TPU7x are made of cubes of 4 x 4 x 4 chips, whose ends optical switches
-# join.
+# and v5p (two cores), and 4 products of 256 x 256 on v6e and TPU7x. The 4 products of v6e and TPU7x
+# are our assumption: the pages give v6e two units, which would mean a clock of 3.5 GHz. A pod of v3
+# is a torus of 32 x 32 chips, a pod of v5e or v6e a torus of 16 x 16; the ends of a shorter side
+# are not joined. Slices of v4, v5p and TPU7x are made of cubes of 4 x 4 x 4 chips; optical switches
+# join the ends of the cubes.
 CHIPS = {
     "v3": Chip("TPU v3", 2, 32 * GIB,
                123e12, 900e9, 656e9, 4, 32, None, 0.94e9, "v3:16x16"),
@@ -83,12 +83,12 @@ class SliceShapes:
     """The slices of one TPU that Google Cloud rents: a row of slices.txt."""
 
     largest: int
-    """Number of chips."""
+    """Chips of the largest slice."""
     joined: bool
     shapes: tuple[str, ...]
 
     def has(self, sides: list[int]) -> bool:
-        """Whether a slice with so many chips along its sides is rented, in any order."""
+        """Returns whether Google Cloud rents a slice with these side lengths, in any order."""
         cube = (
             "cubes" in self.shapes
             and len(sides) == 3
@@ -99,7 +99,7 @@ class SliceShapes:
 
 
 def slice_shapes() -> dict[str, SliceShapes]:
-    """The table slices.txt by the names of `compile`; other TPUs are left out."""
+    """Reads the table slices.txt, by the TPU names of `compile`; other TPUs are left out."""
     lines = (
         importlib.resources.files("xlnet_jax.aot").joinpath("slices.txt").read_text().splitlines()
     )
@@ -133,8 +133,8 @@ class Topology:
 
 
 def prepare_environment() -> None:
-    """Sets what libtpu and JAX need on a machine without TPU, and keeps existing values. Call
-    before importing JAX.
+    """Sets the environment variables that libtpu and JAX need on a machine without TPU; existing
+    values stay. Call this before importing JAX.
     """
     defaults = {
         "JAX_PLATFORMS": "cpu",
@@ -152,8 +152,8 @@ def prepare_environment() -> None:
 
 
 def check_topology(name: str, slices: int = 1) -> Chip:
-    """The chip of a topology such as `v5e:16x16`. Raises BadInput, before JAX is loaded, if it is
-    not rented.
+    """Returns the chip of a topology such as `v5e:16x16`. Raises BadInput, before JAX is loaded, if
+    Google Cloud does not rent the topology.
     """
     kind, _, layout = name.partition(":")
     if kind not in CHIPS:
@@ -196,8 +196,8 @@ def check_readable(name: str, chip: Chip) -> None:
 
 
 def describe(name: str, slices: int = 1) -> Topology:
-    """The devices of `slices` slices. Raises BadInput if the name is unknown, or libtpu is missing
-    or rejects it.
+    """Returns the devices of `slices` slices. Raises BadInput if the name is unknown, or libtpu is
+    missing or rejects the name.
     """
     chip = check_topology(name, slices)
     import jax

@@ -24,7 +24,7 @@ _SLICES = {"slice", "dynamic-slice", "gather"}
 
 
 def bytes_moved(program: Program, body: dict[str, Instruction], one: Instruction) -> int:
-    """Bytes that one instruction reads from and writes to HBM, with the padding of tiles.
+    """Returns bytes that one instruction reads from and writes to HBM, with the padding of tiles.
 
     A slice, a gather or an update in place counts only its part of the array. Repeated reads of a
     block in a Pallas kernel are not counted.
@@ -51,7 +51,7 @@ def bytes_moved(program: Program, body: dict[str, Instruction], one: Instruction
 
 
 def _read(program: Program, one: Instruction, operand: str, kind: str) -> int:
-    """Bytes that an instruction reads of an operand of this type, once for each use in a fusion."""
+    """Returns bytes that an instruction reads of a typed operand, once for each use in a fusion."""
     if _moves_nothing(one):
         return 0
     if one.opcode in _SLICES and one.operands[0] == operand:
@@ -79,7 +79,7 @@ def _read(program: Program, one: Instruction, operand: str, kind: str) -> int:
 
 
 def _written(program: Program, body: dict[str, Instruction], one: Instruction) -> list[int]:
-    """Bytes of each result; for an update in place only the bytes of the update."""
+    """Returns bytes of each result; for an update in place only the bytes of the update."""
     if one.opcode == "fusion":
         body = program.computations[attribute(one, "calls")]
         (root,) = [each for each in body.values() if each.root]
@@ -95,8 +95,8 @@ def _written(program: Program, body: dict[str, Instruction], one: Instruction) -
 
 
 def _moves_nothing(one: Instruction) -> bool:
-    """Whether an instruction is a mark of the compiler, or a piece of a collective, which runs
-    beside other work.
+    """Returns whether an instruction is a mark of the compiler, or a piece of a collective, which
+    runs beside other work.
     """
     return (
         one.opcode == "custom-call" and KERNEL not in one.attributes
@@ -104,8 +104,8 @@ def _moves_nothing(one: Instruction) -> bool:
 
 
 def padded_bytes(kind: str) -> int:
-    """Bytes of an array type with its padding: `{1,0:T(8,128)}` rounds the two minor dimensions up
-    to 8 and 128.
+    """Returns bytes of an array type with its padding: `{1,0:T(8,128)}` rounds the two minor
+    dimensions up to 8 and 128.
     """
     total = 0
     for dtype, dims, order, layout in ARRAY.findall(kind):
@@ -119,10 +119,10 @@ def padded_bytes(kind: str) -> int:
 
 
 def in_hbm(kind: str) -> bool:
-    """Whether an array is in HBM; `S(n)` in its layout names another memory."""
+    """Returns whether an array is in HBM; `S(n)` in its layout names another memory."""
     return "S(" not in kind
 
 
 def _split(kind: str) -> list[str]:
-    """The types of the arrays in an array or tuple type."""
+    """Returns the types of the arrays in an array or tuple type."""
     return [found[0] for found in ARRAY.finditer(kind)]

@@ -8,9 +8,9 @@ estimator, and writes one page.
                                       configuration file TASK.py
     WORKDIR/compare.json, page.html   the results so far
 
-The first configuration sets the budget: the others get as many steps as cost the same FLOPs, or
-read as many fresh tokens. A seed sets parameters, data and dropout, so that systems with the same
-windows read the same text.
+The first configuration sets the budget, in training FLOPs or in fresh tokens. The other
+configurations get the number of steps that costs the same. A seed sets parameters, data and
+dropout, so systems with equal windows and the same seed read the same text.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ ENVIRONMENT = (
 Systems = dict[str, Config]
 """Configurations by the names of their files."""
 CURVE_POINTS = 100
-"""Points of a learning curve; each is the mean of the steps since the point before."""
+"""Number of points of a learning curve; a point is the mean loss since the previous point."""
 
 
 class Terms(NamedTuple):
-    """The terms that are equal for all systems; a later call with others is refused."""
+    """The terms that are equal for all systems; a later call with other terms is refused."""
 
     equal: str = "flops"
-    """Training cost of which all systems spend as much as the first: flops or tokens."""
+    """Unit of the training cost, which is equal for all systems: flops or tokens."""
     windows: int = 32
     """Number of held-out windows."""
     length: int | None = None
-    """Tokens of a window; None = the most that every system reads at a time."""
+    """Tokens of a window; None = the largest number that every system reads at a time."""
     orders: int = 2
-    """Random orders of the measure `half`."""
+    """Number of random orders of the measure `half`."""
 
 
 def compare(
@@ -99,16 +99,16 @@ def compare(
       only: `NAME:SEED`, the only run to do here.
       finetune: configuration files of tasks, separated by commas; each run is fine-tuned on each
         task, with its seed.
-      overrides: changes to all configurations, but for `--config.train.steps=100`, which changes
-        the first alone and so the budget.
+      overrides: changes to all configurations; but `--config.train.steps=100` changes only the
+        first configuration, which sets the budget.
       terms: fields of `Terms`.
 
     Returns:
       `systems` {name: {seed: scores}}, `differences` [{a, b, measure, mean, low, high, ...}] in
       bits per byte or in the metric of the task that `measure` names, `page`; and the terms.
 
-    Raises BadInput: configurations that do not fit together or differ from those of `workdir`, and
-    as `train`.
+    Raises BadInput: configurations that do not fit together or differ from those of `workdir`; and
+    the errors of `train`.
     """
     asked = Terms(**terms)
     systems = equal_budgets(load_systems(configs, corpus, overrides), asked.equal)
@@ -148,7 +148,7 @@ def load_systems(paths: str, corpus: str, overrides: Sequence[str]) -> Systems:
     vocabulary.
     """
     words = [*overrides, f"--config.data.corpus={workdirs.absolute(corpus)}"]
-    # The steps of the others follow from the budget, and may be those of phases.
+    # The budget sets the steps of the other configurations, which may have phases.
     later = [word for word in words if not word.startswith("--config.train.steps=")]
     systems = Systems()
     for name, path in by_name(paths, "--configs").items():
@@ -168,7 +168,7 @@ def load_systems(paths: str, corpus: str, overrides: Sequence[str]) -> Systems:
 
 
 def by_name(paths: str, option: str) -> dict[str, str]:
-    """Returns paths by the names of the files. Raises BadInput for two files with one name."""
+    """Returns paths by the names of their files. Raises BadInput for two files with one name."""
     named = dict[str, str]()
     for path in map(str.strip, paths.split(",")):
         name = pathlib.PurePath(path).stem
@@ -197,7 +197,7 @@ def load_tasks(paths: str | None) -> Systems:
 
 
 def training_cost(config: Config, unit: str) -> int:
-    """FLOPs or fresh tokens of a whole run; `unit` is flops or tokens."""
+    """Returns the FLOPs or fresh tokens of a whole run; `unit` is flops or tokens."""
     steps = np.diff([0, *config.ends]).tolist()
     return sum(
         count
@@ -234,8 +234,8 @@ def parse_only(only: str, systems: Systems, seeds: int) -> tuple[str, int]:
 
 
 def claim_folder(workdir: str, systems: Systems, terms: Json) -> None:
-    """Writes the terms and the hash of the configurations, which it adds to them, into a new
-    folder. Raises BadInput for a folder with others.
+    """Adds the hash of the configurations to `terms`, and writes them into a new folder. Raises
+    BadInput for a folder with other terms.
     """
     terms["configs_sha256"] = digest(
         {
@@ -266,7 +266,7 @@ def claim_folder(workdir: str, systems: Systems, terms: Json) -> None:
 
 
 def digest(values: Any) -> str:
-    """SHA-256 of the values as JSON."""
+    """Returns the SHA-256 of the values as JSON."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -303,14 +303,14 @@ def train_and_score(
 
 def fine_tune_run(config: Config, source: str, folder: str, seed: int) -> None:
     """Fine-tunes the run in `source`, or resumes it, and writes `measures.json`. Raises BadInput if
-    that file is of another task.
+    the file is of another configuration.
     """
     asked = digest(configs.flat(config))
     if content := read_measures(folder):
         if content.get("config_sha256") != asked:
             raise BadInput(
                 f"{folder} was fine-tuned with another configuration; "
-                "restore it, or rename the file"
+                "restore it, or rename the configuration file"
             )
         return
     log.info("fine-tuning in %s: %s", folder, quantity(config.train.steps, "step"))
@@ -322,27 +322,29 @@ def fine_tune_run(config: Config, source: str, folder: str, seed: int) -> None:
 
 
 def write_measures(folder: str, content: Json) -> None:
-    """Writes the scores of a run, which mark it as done."""
+    """Writes the scores of a run; the file marks the run as done."""
     path = os.path.join(folder, MEASURED)
     with files.translate_errors(path):
         files.write(path, files.to_json(content, indent=None))
 
 
 def read_measures(folder: str) -> Json:
-    """The content of a run's `measures.json`; empty if there is none."""
+    """Returns the content of a run's `measures.json`; empty if the file does not exist."""
     path = os.path.join(folder, MEASURED)
     content = files.read_if_there(path)
     return {} if content is None else files.json_object(content, path)
 
 
 def curve(folder: str) -> list[tuple[int, float]]:
-    """Points of the learning curve: a step, and the mean training loss since the point before."""
+    """Returns the learning curve: points of a step and the mean training loss since the previous
+    point.
+    """
     points = binned(read_jsonl(folder, "metrics.jsonl"), "loss", CURVE_POINTS)
     return [(int(step), loss) for step, loss in points.tolist()]
 
 
 def unit_bytes(heldout: Mixture, tokens_NT: np.ndarray) -> dict[str, np.ndarray]:
-    """Bytes of the unknown text of each window, [N], by measure."""
+    """Returns the bytes of the unknown text of each window, [N], by measure."""
     bytes_NT = heldout.tokenizer.text_lengths()[1][tokens_NT]
     return {
         measure: (bytes_NT * unknown_places(measure, tokens_NT.shape)).sum(axis=1)
@@ -406,7 +408,7 @@ def all_differences(systems: Json, tasks: Sequence[str]) -> list[Json]:
 
 
 def show(result: Json) -> None:
-    """Prints the mean bits per byte of each system, and the differences that are named."""
+    """Prints the mean scores of each system, and the differences with `named` set."""
     for name, runs in result["systems"].items():
         scores = {
             measure: (

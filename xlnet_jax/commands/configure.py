@@ -1,11 +1,11 @@
 """`xlnet-jax configure`: writes a configuration file for this corpus, this machine and the time
 available.
 
-It takes the largest model that reads `TOKENS_PER_PARAMETER` in that time (Hoffmann et al.,
-arXiv:2203.15556). The estimate uses the speed of the smallest model, which is measured here; then
-the speed of the chosen model is measured too. A text is read at most `MOST_EPOCHS` times, because
-more helps little (Muennighoff et al., arXiv:2305.16264). The result is a starting point, not an
-optimum.
+It chooses the largest model that reads `TOKENS_PER_PARAMETER` tokens per parameter in that time
+(Hoffmann et al., arXiv:2203.15556). The estimate uses the speed of the smallest model, which is
+measured here; then the speed of the chosen model is measured too. A text is read at most
+`MOST_EPOCHS` times, because further epochs help little (Muennighoff et al., arXiv:2305.16264). The
+result is a starting point, not an optimum.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from xlnet_jax.train.step import build_step, create_state
 TOKENS_PER_PARAMETER = 20
 MOST_EPOCHS = 40
 _TARGETS_A_PIECE = 18
-"""Targets per piece of the vocabulary for a loss below the unigram cross-entropy. Measured for the
-first of `SIZES` and 4000 pieces, each run with its own schedule: 7 targets per piece (80 steps) end
-0.15 nat above, 12 (140 steps) 0.09 above, 24 (280 steps) 0.08 below.
+"""Targets per piece of the vocabulary that give a loss below the unigram cross-entropy. Measured
+for the first of `SIZES` and 4000 pieces, each run with its own schedule: 7 targets per piece (80
+steps) end 0.15 nat above, 12 (140 steps) 0.09 above, 24 (280 steps) 0.08 below.
 """
 
 log = logging.getLogger("xlnet_jax")
 
 _PROBE_SECONDS = 5.0  # for measured steps, after compiling
 _START_SECONDS = 75.0  # for the start of a run, which compiles the step and the evaluation
-_TRAINING_SHARE = 0.95  # share of the remaining time for steps, beside evaluations and saves
+_TRAINING_SHARE = 0.95  # share of the remaining time for steps; evaluations and saves get the rest
 _DISPATCH_SECONDS, _CHECKPOINT_SECONDS = 5.0, 300.0
 
 
@@ -87,8 +87,8 @@ def configure(
     family: str | None = None,
     objective: str | None = None,
 ) -> Json:
-    """Writes a configuration for one process on this machine, whose speed it measures: about a
-    minute on two idle cores, mostly compiling.
+    """Measures the speed of this machine, and writes a configuration for one process on it. Takes
+    about a minute on two idle cores, mostly for compiling.
 
     Args:
       minutes: duration of the training, with start and evaluations.
@@ -97,9 +97,9 @@ def configure(
 
     Returns:
       `output`, `command` (to run next), `parameters`, `steps`, `batch_size`; `tokens_per_second`,
-      positions as in the metrics; `new_tokens` of the text that are read in all, and `epochs`,
-      their number over the length of the text; `minutes` (expected). Warns if the steps are too few
-      for a loss below the unigram cross-entropy.
+      which counts positions as the metrics do; `new_tokens`, the fresh tokens of all steps;
+      `epochs`, `new_tokens` over the length of the text; `minutes` (expected). Warns if the steps
+      are too few for a loss below the unigram cross-entropy.
 
     Raises BadInput: no corpus, a corpus that is too short, `output` exists, impossible minutes, or
     a family that is not trained by the objective.
@@ -156,8 +156,8 @@ def _fitting_sizes(base: Config, mixture: Mixture) -> list[Config]:
     """Returns the configurations for which the text is long enough, the smallest first. Raises
     BadInput if there is none.
 
-    Each has the longest blocks that fit the text, and then the largest batch, because a memory
-    helps more than a batch.
+    Each configuration has the longest blocks that fit the text, and then the largest batch, because
+    memory helps more than a large batch.
     """
     shares = zip(mixture.corpora, mixture.cycle.shares, strict=True)
     tokens = min(corpus.tokens / share for corpus, share in shares) / jax.device_count()
@@ -186,7 +186,7 @@ def _power_of_two(most: float) -> int:
 
 
 def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Config:
-    # Half the usual width in small models, for at least four heads.
+    # Heads of small models have half the usual width, so that a layer has at least four.
     head_dim = 64 if size.d_model >= 256 else 32
     # Two layers do not overfit, as in the quick start.
     dropout = 0.0 if size.layers < 4 else 0.1
@@ -263,7 +263,7 @@ def measure_speed(config: Config, mixture: Mixture) -> float:
 
 
 def _steps(config: Config, mixture: Mixture, seconds: float, speed: float) -> int:
-    """Number of steps for which time and text suffice, at least one."""
+    """Returns the number of steps for which time and text suffice, at least one."""
     left = _training_seconds(seconds)
     return max(
         1,
@@ -279,7 +279,9 @@ def _training_seconds(seconds: float) -> float:
 
 
 def _epochs_a_step(config: Config, mixture: Mixture) -> float:
-    """Share of the text that a step reads; with several corpora the largest of their shares."""
+    """Returns the share of the text that a step reads; with several corpora the largest of their
+    shares.
+    """
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
     return max(mixture.stream(config).epochs(1000, plan)) / 1000
 
@@ -292,8 +294,8 @@ def with_schedule(config: Config, mixture: Mixture, seconds: float, speed: float
     )
     steps -= steps % dispatch
     save = int(min(_CHECKPOINT_SECONDS * rate, steps / 4))
-    # The remaining time in batches of blocks, at least one, at the end. A window is scored with
-    # memory and without; each takes a third of a step.
+    # Number of batches of blocks that fit into the time for evaluations, at least one. A window is
+    # scored with and without memory; each score takes a third of a step.
     batches = max(1, int((1 - _TRAINING_SHARE) * steps / (config.data.windows_per_block * 2 / 3)))
     times = min(4, batches)
     # Rounded up, so that the last evaluation is after the last step.

@@ -1,8 +1,8 @@
 """`xlnet-jax doctor`: checks a host before a launch; each check prints one line, with the fix.
 
-A check returns its line, or raises BadInput if a launch would fail, or `CheckWarning`. It must work
-on a sick machine: it has `LIMIT` seconds, and any other exception becomes a warning. A check leaves
-nothing behind: it removes its probe file, and uses devices in another process.
+A check returns its line, raises `CheckWarning`, or raises BadInput if a launch would fail. A check
+must work on a broken machine: it has `LIMIT` seconds, and any other exception becomes a warning. It
+leaves nothing behind: it removes its probe file, and uses devices in another process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ print(json.dumps([found[0].platform, found[0].device_kind, len(found)]))"""
 
 
 class CheckWarning(XLNetError):
-    """A possible fault, with which a launch can go on."""
+    """A possible fault that does not stop a launch."""
 
 
 @dataclasses.dataclass
@@ -88,7 +88,7 @@ def run_check(check: Callable[[Host], str], host: Host) -> dict[str, str]:
     def run() -> None:
         try:
             status, text = "ok", check(host)
-        except XLNetError as error:  # a warning also where `train` would end with 42, and be rerun
+        except XLNetError as error:  # RestartMe is a warning: `train` would be rerun
             status, text = "stop" if isinstance(error, BadInput) else "warning", str(error)
         except Exception as error:
             status, text = "warning", f"cannot be checked: {type(error).__name__}: {summary(error)}"
@@ -101,7 +101,7 @@ def run_check(check: Callable[[Host], str], host: Host) -> dict[str, str]:
 
 
 def versions(host: Host) -> str:
-    """Imports all that `train` imports; in a checkout compares the versions with
+    """Imports all modules that `train` imports; in a checkout also compares versions with
     constraints.txt.
     """
     from packaging.requirements import Requirement  # tensorboardX brings it
@@ -169,7 +169,7 @@ def processes(host: Host) -> str:
 
 
 def _chips() -> int:
-    """Number of TPU chips that the PCI bus of this machine lists, by a private function of JAX
+    """Returns the number of TPU chips on the PCI bus of this machine, by a private function of JAX
     (checked with 0.10.2 and 0.12.0).
     """
     from jax._src.hardware_utils import num_available_tpu_chips_and_device_id
@@ -178,11 +178,11 @@ def _chips() -> int:
 
 
 def devices(host: Host) -> str:
-    """Checks that JAX finds the devices of the machine, in another process, whose end releases
-    them.
+    """Checks in another process that JAX finds the devices of the machine; the end of that process
+    releases them.
 
-    On a slice of several hosts libtpu would wait for the other hosts, so there the check only looks
-    for libtpu.
+    On a slice of several hosts libtpu would wait for the other hosts, so the check only looks for
+    libtpu.
     """
     from jax._src.hardware_utils import has_visible_nvidia_gpu  # private, see `_chips`
 
@@ -265,7 +265,7 @@ def rights(host: Host) -> str:
 
 
 def corpus(host: Host) -> str:
-    """Checks that every folder can be read, and that its manifest agrees with its files."""
+    """Checks that every corpus folder can be read, and that its manifest agrees with its files."""
     from xlnet_jax.data.corpus.corpus import Corpus
 
     names = [name for name in DataConfig(corpus=host.corpus).folders() if name]

@@ -3,7 +3,7 @@
 The command has three modes:
 
     split      the loss of the whole split (`evaluate`)
-    context    with `--context`: left-to-right models by the length of their context (`by_context`)
+    context    with `--context`: the loss of left-to-right models by context length (`by_context`)
     joint      with `--target_share`: joint likelihoods of a permutation model (`joint`)
 """
 
@@ -55,7 +55,7 @@ def run(**options: Any) -> Json:
 
 
 def set_options(options: Json) -> Json:
-    """Returns the options that have a value: neither None nor [] nor False."""
+    """Returns the options with a value other than None, [] and False."""
     return {
         name: value
         for name, value in options.items()
@@ -100,7 +100,7 @@ def evaluate(
     """
     config, step = configured(workdir, overrides, batch_size, step)
     config = under_distribution(as_asked(config, reach, streams), factorization_order)
-    make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
+    make_recipe(config)  # refuses a fine-tuned model before a corpus is opened
     heldout = held_out(workdir, config)
     train = open_mixture(config, weighted=False, opened=heldout)
     equal = {
@@ -199,7 +199,7 @@ def score_contexts(
     lengths: Sequence[int],
 ) -> tuple[int, np.ndarray]:
     """Returns the step of the checkpoint and the losses of `train.sliding.losses`. The parameters
-    are released on return, because those of two models may not fit into memory.
+    are released on return, because the parameters of two models may not fit into memory.
     """
     with opened(stored, step, processes=processes) as model:
         log.info(
@@ -216,7 +216,7 @@ def score_contexts(
 
 def as_asked(config: Config, reach: Json, streams: int | None = None) -> Config:
     """Returns the configuration with another memory, segment or bound on distances, which change no
-    parameter. A value of None, or False for `same_length`, stays as in training.
+    parameter. A key with the value None, or False for `same_length`, stays as in training.
 
     Raises BadInput for a model that is not left to right, or that has fixed lengths.
     """
@@ -227,7 +227,7 @@ def as_asked(config: Config, reach: Json, streams: int | None = None) -> Config:
     if changes and config.model.member.parts.positions == "per_layer":
         raise BadInput(
             f"--{given[0]}: model.architecture={config.model.architecture} "
-            "has its own lengths; leave it out"
+            "has fixed lengths; leave it out"
         )
     segment = ["data.segment_len", "data.reuse_len", "data.num_predict"]
     return configs.override(
@@ -244,8 +244,8 @@ def under_distribution(config: Config, factorization_order: str | None) -> Confi
     """Returns the configuration with another order distribution, in segments of the same length; no
     parameter changes.
 
-    In place of another distribution `spans` has the published shares: half of a segment is fresh,
-    and a sixth is predicted.
+    If `spans` replaces another distribution, the shares are the published ones: half of a segment
+    is fresh, and a sixth is predicted.
     """
     if factorization_order is None or factorization_order == config.data.factorization_order:
         return config

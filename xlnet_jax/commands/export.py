@@ -67,7 +67,7 @@ def export(
     if average > 1:
         params = _mean(params, stored, at, average)
     identity, kept = workdirs.read_config(workdir) or {}, workdirs.source_config(workdir)
-    if phases := identity.pop("phases", ()):  # the folder gets the keys of its phase
+    if phases := identity.pop("phases", ()):  # the folder gets the keys of the checkpoint's phase
         identity |= workdirs.identity(
             config, identity["corpus_sha256"], identity["tokenizer_sha256"]
         )
@@ -120,8 +120,8 @@ def _every(workdir: str, output: str, step: int | None, options: Json) -> Json:
 
 
 def _tokens(stored: Stored, at: int) -> int | None:
-    """Fresh tokens that a run without phases has read until step `at`; None for a task or an
-    import.
+    """Returns the fresh tokens that a run without phases has read until step `at`; None for a task
+    or an import.
     """
     with Checkpoints(stored.path) as checkpoints:
         plan = from_json(checkpoints.record(at).get("plan", ()))

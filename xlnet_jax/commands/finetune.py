@@ -49,8 +49,8 @@ def finetune(
       `task`; `step` of the best checkpoint of the first run; `metric`; the `scores` of the runs at
       their best checkpoints, their mean `score` and standard deviation `spread`; `workdir`.
 
-    Raises BadInput for a configuration, example, tokenizer or work directory that does not fit, and
-    as `train`.
+    Raises BadInput for a configuration, example, tokenizer or work directory that does not fit; and
+    the errors of `train`.
     """
     with stop_request() as request:
         folders = (

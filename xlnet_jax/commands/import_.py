@@ -51,7 +51,8 @@ def import_(
         config = foreign.config
         params = foreign.params(any_recipe(config, foreign.tokenizer))
         available_devices()
-        # Orbax copies an array of numpy twice when it saves; on a CPU JAX shares its memory.
+        # Orbax copies a numpy array twice when it saves; a JAX array on a CPU shares memory with
+        # the numpy array.
         params = jax.device_put(params)
         no_corpus = config.changed(data={"corpus": ""})
         identity = workdirs.identity(no_corpus, "", foreign.tokenizer.sha256)
@@ -91,8 +92,8 @@ def import_(
 
 
 def _changed(config: Config) -> list[str]:
-    """Returns, as words of the command line, the keys of the model and the objective that are not
-    at their defaults; for members with positions at the input all such keys of `data`.
+    """Returns words of the command line for the keys of `model` and the objective that differ from
+    their defaults; for members with positions at the input also for the other keys of `data`.
     """
     sections = ("model.", "data." if config.model.member.positions_at_input else "data.objective")
     defaults = configs.flat(Config())

@@ -171,7 +171,7 @@ def print_example(shown: Json) -> None:
 
 
 def draw(shown: Json, path: str) -> None:
-    """Writes the masks as a PNG, with dark for visible. Raises BadInput without matplotlib, or if
+    """Writes the masks as a PNG; dark cells are visible. Raises BadInput without matplotlib, or if
     the file cannot be written.
     """
     try:

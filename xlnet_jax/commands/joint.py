@@ -2,14 +2,15 @@
 tokens, by order.
 
 A window is T = `data.segment_len` tokens of a held-out split, without memory. The same share of
-each window is unknown, at random places. Windows, places and random orders depend on T, the share
-and the number of windows alone: two models with the same tokenizer and T answer the same questions.
+each window is unknown, at random places. Windows, places and random orders depend only on T, the
+share and the number of windows: two models with the same tokenizer and T predict the same tokens in
+the same orders.
 
     left, reversed   -log p(x_S | x_C) in this order
     random           mean of -log p over K random orders
-    log_mean_exp     -log of the mean p over these K: the likelihood of the mixture of these orders
-    best             the order, of the K, with the largest p. It is chosen by the answer, so it is
-                     no likelihood, but bounds the gain of any choice of the order
+    log_mean_exp     -log of the mean p over these K orders: the likelihood of their mixture
+    best             -log of the largest p of the K orders. The answer chooses the order, so this
+                     is not a likelihood; it bounds the gain of any choice of the order
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def joint(
     check_objective(config, PLM, "--target_share", workdir)
     if not 0 < target_share <= 1:
         raise BadInput(f"--target_share={target_share} must be a share above 0 and at most 1")
-    make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
+    make_recipe(config)  # refuses a fine-tuned model before a corpus is opened
     heldout, T = held_out(workdir, config), config.data.segment_len
     tokens_NT = contexts.windows(heldout, T, windows, every=T)
     known_NT = known_places(tokens_NT.shape, target_share)

@@ -50,12 +50,13 @@ def predict(
       workdir: work directory of `xlnet-jax finetune`, or a folder that `xlnet-jax export` made of
         it.
       texts: examples; a tab separates the texts of an example.
-      input: a file of examples. A file with a name as in training is read as in training, but
-        labels may be missing; another file has one example per line, as `texts`; `-` = stdin, with
-        such lines or JSON objects. Empty lines are left out; for `text_to_text` they are errors.
+      input: a file of examples. A file named like a training file is read like a training file, but
+        labels may be missing. Any other file has one example per line, like `texts`. `-` = stdin,
+        with one example or one JSON object per line. Empty lines are left out; for `text_to_text`
+        they are errors.
       step: the checkpoint; None = the best kept one, or the newest if none was scored.
       batch_size: rows at a time; None = as in the evaluations.
-      skip_bad: whether examples that cannot be used are no error.
+      skip_bad: whether examples that cannot be used cause a warning instead of an error.
       options: for `text_to_text`: temperature, top_k, top_p and seed of `infer.options.Decoding`.
 
     Returns:
@@ -86,7 +87,7 @@ def predict(
         )
         if not skip_bad:
             refused = BadInput(
-                f"{line}; the others are predicted, and --skip_bad makes this no error"
+                f"{line}; the others are predicted; with --skip_bad this is only a warning"
             )
             refused.results = results
             raise refused
@@ -97,8 +98,8 @@ def predict(
 def _encode(
     task: Task, texts: Sequence[str], input: str | None
 ) -> tuple[list[Json], list[Example], list[Row]]:
-    """Returns the objects of all examples, and of those without an `error`, in the same order, the
-    examples and their rows.
+    """Returns the objects of all examples; and the examples and rows of the objects without an
+    `error`, in the same order.
     """
     results, examples, rows = list[Json](), list[Example](), list[Row]()
     # Names of the texts in training, if their number is known.
@@ -150,7 +151,7 @@ def _outputs(
                 model.params, rows
             )
             return task.outputs(predictions, rows, examples)
-        # Few texts need no whole batch.
+        # A few texts do not need a full batch.
         devices = meshes.row_devices(model.mesh)
         run = predictor(
             task, model.recipe, model.mesh, min(size, -(-len(rows) // devices) * devices)

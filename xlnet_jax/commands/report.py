@@ -1,5 +1,5 @@
-"""`xlnet-jax report`: state, curves and settings of runs on one page. It only reads, and may do so
-while a run goes on.
+"""`xlnet-jax report`: writes state, curves and settings of runs to one page. It only reads the
+runs, which may still be training.
 """
 
 from __future__ import annotations

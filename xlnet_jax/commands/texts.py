@@ -1,7 +1,8 @@
 """`xlnet-jax fill`, `generate` and `score`: fills, continues or scores texts, with one JSON object
 for each.
 
-On a terminal `fill` and `generate` print the texts, `generate` while it writes them.
+On a terminal `fill` and `generate` print texts instead; `generate` prints each text while it
+generates it.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def for_people() -> bool:
 
 
 def fill_shown(**options: Any) -> list[Json]:
-    """Calls `fill` for the command line: prints the texts and the contents of their gaps on a
-    terminal, and then returns nothing.
+    """Calls `fill` for the command line. On a terminal prints the texts and the contents of their
+    gaps, and returns [].
     """
     filled = fill(**options)
     if not for_people():
@@ -118,7 +119,7 @@ def fill_shown(**options: Any) -> list[Json]:
 
 
 def generate_shown(**options: Any) -> list[Json]:
-    """Calls `generate` for the command line, which on a terminal prints and returns nothing."""
+    """Calls `generate` for the command line. On a terminal prints the texts, and returns []."""
     continued = generate(**options, on_terminal=for_people())
     return [] if for_people() else continued
 
@@ -259,11 +260,11 @@ def read_lines(path: str) -> list[str]:
 
 
 def _objects(path: str, names: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yields the rows of `--input` as objects with `text`, which is the first of the names, and
-    perhaps the other names. Empty lines are left out.
+    """Yields the rows of `--input` as objects with `text`, the first of `names`, and optionally the
+    other names. Empty lines are left out.
 
     Rows are JSON objects if the name of the file ends in .jsonl, or if the first row of stdin
-    starts with a brace; else texts. Raises BadInput.
+    starts with a brace; otherwise they are texts. Raises BadInput.
     """
     lines = read_lines(path)
     as_json = path.endswith(".jsonl") or (path == "-" and "".join(lines).lstrip().startswith("{"))

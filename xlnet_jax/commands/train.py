@@ -35,7 +35,7 @@ from xlnet_jax.train.recipe import Recipe, make_recipe
 from xlnet_jax.train.sliding import windows
 
 SAMPLE_LENGTH = 64
-"""Most tokens of a held-out text that is filled."""
+"""Maximum number of tokens of a held-out text for `log.samples`."""
 
 
 def train(
@@ -53,11 +53,11 @@ def train(
     interpreter.
 
     Args:
-      branch: RUN or RUN@STEP: a new run starts from the state of this checkpoint of another run, or
-        of its newest checkpoint.
+      branch: RUN or RUN@STEP: another run and a step. A new run starts from the state of that
+        checkpoint, or without STEP from the newest checkpoint of RUN.
       stop_at: save and stop after this step; a later call continues to the end.
       recipe: makes the model, its losses and the optimizer of a configuration; the run does not
-        record it.
+        record this function.
       dry_run: check everything up to the first batch and the shapes of the step, then return;
         nothing is written.
 
@@ -73,7 +73,7 @@ def train(
     configs.check(config)
     with stop_request() as request:
         workdirs.check_folder(workdir)
-        # The run records its corpus, and may be evaluated from another folder.
+        # The run records an absolute path, because it may be evaluated from another folder.
         config = config.changed(data={"corpus": workdirs.absolute(config.data.corpus)})
         for part in config.parts:
             recipe(part)  # refuses before the corpus is read
@@ -175,14 +175,14 @@ def _next(workdir: str, step: int) -> str | None:
         command, words = "evaluate", ""
     if step < config.train.steps:
         command, words = "train", ""
-    if not config.pretrains:  # whose `step` is the best, not the last
+    if not config.pretrains:  # a task's `step` is the best, not the last
         command, words = "predict", " --input=FILE"
     return f"xlnet-jax {command} --workdir={shlex.quote(workdir)}{words}"
 
 
 def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> Json:
-    """Returns scores and picture of a finished run; None before its last step, and in all processes
-    but the first.
+    """Returns scores and picture of a finished run; None before the last step, and in all processes
+    except the first.
     """
     loss = share = unigram = picture = None
     if config.evaluation.final and step == config.train.steps and jax.process_index() == 0:

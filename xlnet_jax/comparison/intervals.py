@@ -6,8 +6,8 @@ together.
 
 Two systems read the data in the same order under one seed, so the effect of that order on both
 cancels in d_s. Of m pairs Holm (1979) tests the smallest p at alpha / m, the next at
-alpha / (m - 1), and so on; from the first test that fails on, all pairs have its level. Each
-interval has the level of its test, so it excludes 0 exactly if the test rejects.
+alpha / (m - 1), and so on; after the first test that fails, all remaining pairs have its level.
+Each interval has the level of its test, so it excludes 0 exactly if the test rejects.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def differences(values: Mapping[str, Mapping[Any, float]]) -> list[Difference]:
         pair = pairs[names]
         half = float(stats.t.isf(ALPHA / left / 2, pair.seeds - 1)) * error
         rejects = bool(p <= ALPHA / left)
-        left -= rejects  # after the first that fails, all have its level
+        left -= rejects  # after the first test that fails, all have its level
         pairs[names] = pair._replace(
             low=pair.mean - half,
             high=pair.mean + half,

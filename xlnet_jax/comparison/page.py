@@ -28,7 +28,7 @@ EXPLAINED = {
     ),
     "half": (
         "log p of a random half of a window given the other half, by the chain rule, as the mean "
-        "over random orders. Each order is a distribution; the mean bounds their mixture."
+        "over random orders. Each order is a distribution; the mean bounds log p of their mixture."
     ),
     "pseudo": (
         "the sum over tokens of log p given all others (pseudo-likelihood): "
@@ -237,7 +237,7 @@ def training_costs(systems: Json) -> str:
             rows.append((name, "not run", "", "", ""))
             continue
         first, *_ = runs.values()
-        # A wait between two starts of a run is no cost of its system.
+        # The wait between two starts of a run is not a cost of its system.
         busy = [
             sum(run["seconds"].values()) - run["seconds"].get("restarts", 0)
             for run in runs.values()

@@ -27,10 +27,10 @@ CURVES = {
     "Tokens per second": "tokens_per_second",
 }
 STATES = {
-    "end": "ended as asked",
+    "end": "ended at the requested step",
     "signal": "stopped by a signal",
     "diverged": "diverged",
-    "lost": "killed, failed, or going on",
+    "lost": "killed, failed, or still running",
     None: "not recorded",
 }
 """Descriptions of the results of `goodput.end_of`."""
@@ -115,7 +115,8 @@ def binned(lines: Sequence[Json], key: str, most: int = POINTS) -> np.ndarray:
     )
     if not len(points):
         return np.zeros((0, 2))
-    # On CPUs the last dispatch seems to take no time, since each is read behind the next.
+    # On CPUs the last dispatch seems to take no time, because each result is read after the next
+    # dispatch has started.
     if key == "tokens_per_second":
         points = points[points[:, 1] < 3 * np.median(points[:, 1])]
     return np.array(
@@ -167,7 +168,7 @@ def times(runs: Runs) -> str:
         (name, *(duration(seconds[cause]) for cause in CAUSES), duration(sum(seconds.values())))
         for name, seconds in spent.items()
     ]
-    caption = "steps is training; restarts is work that was repeated, and waiting"
+    caption = "steps is training; restarts is repeated work and the wait between starts"
     parts.append(table(caption, ("run", *CAUSES, "all"), rows))
     return "".join(parts) if spent else "<p>Nothing has been saved yet.</p>"
 
@@ -214,7 +215,7 @@ def memory(runs: Runs) -> str:
         if run["memory"]
     ]
     columns = ("run", "process 0", "its fullest device")
-    return "<h2>Memory</h2>" + table("At most, last start", columns, rows) if rows else ""
+    return "<h2>Memory</h2>" + table("Peak since the last start", columns, rows) if rows else ""
 
 
 def samples(runs: Runs) -> str:

@@ -1,4 +1,4 @@
-"""Behaviour of the original code: XLNet's of 2019, and Google's BERT. docs/compat.md has the
+"""Behaviour of the original code of XLNet (2019) and of Google's BERT. docs/compat.md has the
 reasons.
 
 This module has the switches, their rules, and the hooks in `data/`; it needs no jax. The module
@@ -69,7 +69,7 @@ class CompatConfig:
     """Behaviour of original code, to reproduce published numbers; docs/compat.md has the table."""
 
     switches: str = key(
-        "", "2019 = all of XLNet's code, bert = all of Google's BERT, or names with commas"
+        "", "2019 = all of XLNet's code, bert = all of Google's BERT, or switches, with commas"
     )
     cores: int = key(1, "TPU cores that core_clip imitates", "[1, inf)")
 
@@ -83,7 +83,7 @@ CORRECT = CompatConfig()
 
 
 def rules(config: Any) -> list[Rule]:
-    """Conflicts of the switches with other keys."""
+    """Returns the conflicts of the switches with other keys."""
     names = config.compat.switches
     return [
         *[
@@ -101,7 +101,7 @@ def rules(config: Any) -> list[Rule]:
 
 
 def _example_rules(config: Any) -> list[Rule]:
-    """Conflicts of switches that change examples."""
+    """Returns the conflicts of switches that change examples."""
     data, on, objective = config.data, config.compat.on, config.objective
     at_input = config.model.member.positions_at_input
     newer = (
@@ -132,7 +132,7 @@ def _example_rules(config: Any) -> list[Rule]:
 
 
 def _step_rules(config: Any) -> list[Rule]:
-    """Conflicts of switches that change the step."""
+    """Returns the conflicts of switches that change the step."""
     train, optimizer, on = config.train, config.optimizer.name, config.compat.on
     return [
         (
@@ -168,7 +168,7 @@ def _step_rules(config: Any) -> list[Rule]:
 
 
 def blocks(compat: CompatConfig) -> tuple[bool, int]:
-    """Whether the blocks of a corpus are the same in every epoch (`static_targets`,
+    """Returns whether the blocks of a corpus are the same in every epoch (`static_targets`,
     `static_copies`), and how many rows read a block in the same step: with `both_directions` two,
     the second reversed.
     """
@@ -178,8 +178,8 @@ def blocks(compat: CompatConfig) -> tuple[bool, int]:
 
 
 def repeated(compat: CompatConfig, where: Any) -> np.ndarray | None:
-    """Numbers, int64 [B], from which the draws of an example follow, with the number of its window;
-    None if every draw is new. `where` is a `data.batches.stream.Windows`.
+    """Returns numbers, int64 [B], that determine the draws of an example together with the number
+    of its window; None if every draw is new. `where` is a `data.batches.stream.Windows`.
     """
     if compat.on("static_copies"):
         return COPIES * where.block_B + where.epoch_B % COPIES
@@ -187,8 +187,8 @@ def repeated(compat: CompatConfig, where: Any) -> np.ndarray | None:
 
 
 def spans(compat: CompatConfig, eligible_BN: np.ndarray, kind: str) -> tuple[np.ndarray, str]:
-    """The positions that spans may cover, bool [B, N], and the kind of spans. With
-    `fill_functional` spans cover all positions, but only eligible positions are targets;
+    """Returns the positions that spans may cover, bool [B, N], and the kind of spans. With
+    `fill_functional` spans may cover all positions, but only eligible positions are targets;
     `piece_spans` makes spans of pieces.
     """
     return eligible_BN | compat.on("fill_functional"), "pieces" if compat.on(

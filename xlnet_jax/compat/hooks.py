@@ -23,10 +23,11 @@ SESSION_STEPS = 1000
 
 
 def mask_initializer(compat: CompatConfig, width: int) -> Any:
-    """The initialiser of the query stream's first vector; None = the initialiser of all vectors.
+    """Returns the initialiser of the query stream's first vector; None = the initialiser of all
+    vectors.
 
-    `glorot_mask_embedding` is TensorFlow's default for a [1, 1, D] variable, which the original's
-    mask_emb has because it sets no initialiser.
+    `glorot_mask_embedding` is TensorFlow's default for a [1, 1, D] variable: the original sets no
+    initialiser for its mask_emb.
     """
     if not compat.on("glorot_mask_embedding"):
         return None
@@ -35,7 +36,7 @@ def mask_initializer(compat: CompatConfig, width: int) -> Any:
 
 
 def position_masks(compat: CompatConfig, rows_B: jax.Array) -> jax.Array:
-    """The keys of the dropout masks on the position table: a single key, or with
+    """Returns the keys of the dropout masks on the position table: a single key, or with
     `position_dropout_per_row` a key per row.
     """
     return rows_B if compat.on("position_dropout_per_row") else jnp.zeros(1, jnp.int32)
@@ -44,8 +45,8 @@ def position_masks(compat: CompatConfig, rows_B: jax.Array) -> jax.Array:
 def seen_slots(
     compat: CompatConfig, hidden_LBMD: jax.Array, filled_BM: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The memory, and which slots are seen: the filled slots; with `zero_memory` all slots, of
-    which empty ones are zeros.
+    """Returns the memory, and which slots are seen: the filled slots; with `zero_memory` all slots,
+    with zeros in the empty slots.
     """
     if not compat.on("zero_memory"):
         return hidden_LBMD, filled_BM
@@ -53,8 +54,8 @@ def seen_slots(
 
 
 def empty_slots(compat: CompatConfig) -> int | None:
-    """Number of slots of an empty memory: 0, as no position sees them; with `zero_memory` all
-    (None).
+    """Returns the number of slots of an empty memory: 0, because no position sees them; with
+    `zero_memory` None, for all slots.
     """
     return None if compat.on("zero_memory") else 0
 
@@ -63,13 +64,13 @@ def check_cache(compat: CompatConfig, path: str) -> None:
     """Raises BadInput for a model that needs more than the keys and values of visible positions."""
     if compat.on("zero_memory"):
         raise BadInput(
-            f"{path}: zero_memory in compat.switches goes with no cache: "
-            "that has no empty slots to see"
+            f"{path}: zero_memory in compat.switches does not work with a cache, "
+            "which has no empty slots"
         )
 
 
 def before_step(compat: CompatConfig, memory: Any, step: jax.Array) -> Any:
-    """The memory that a step reads, which `zero_memory` empties at the first step of a session."""
+    """Returns the memory of a step; `zero_memory` empties it at the first step of a session."""
     if not compat.on("zero_memory"):
         return memory
     return jax.tree.map(lambda x: jnp.where(step % SESSION_STEPS == 0, 0, x), memory)
@@ -78,12 +79,12 @@ def before_step(compat: CompatConfig, memory: Any, step: jax.Array) -> Any:
 def by_cores(
     recipe: Any, mean_loss: Any, params: Any, rows: tuple, dropout_key: jax.Array
 ) -> tuple | None:
-    """With `core_clip` the gradient of a step by `compat.cores` equal groups of consecutive rows;
-    else None.
+    """Returns with `core_clip` the gradient of a step, from `compat.cores` equal groups of
+    consecutive rows; else None.
 
     Each core averages over its own targets, scales by 1 / cores, and clips the result to the whole
-    bound; then the cores are summed. So a core with fewer targets weighs more per target, and the
-    bound hardly ever acts.
+    bound; then the gradients of the cores are summed. So a target weighs more in a core with fewer
+    targets, and a gradient hardly ever reaches the bound.
     """
     compat = recipe.config.compat
     bound = recipe.config.optimizer.clip or jnp.inf
@@ -105,8 +106,8 @@ def by_cores(
 
 
 def chain(compat: CompatConfig, config: Any, boxed: Any, default: list) -> list:
-    """The transformations of the optimizer, with the order of `default`: clip, nothing, update
-    rule, rates by layers, learning rate.
+    """Returns the transformations of the optimizer, in the order of `default`: clip, no change,
+    update rule, rates by layers, learning rate.
     """
     clip, before, *named, by_layers, rate = default
     if compat.on("core_clip"):  # each core's gradient is clipped already
@@ -119,11 +120,12 @@ def chain(compat: CompatConfig, config: Any, boxed: Any, default: list) -> list:
 
 
 def adam(config: Any) -> optax.GradientTransformation:
-    """m / (sqrt(v) + epsilon) with raw moments: the AdamW of the 2019 code, whose first steps are
-    larger.
+    """Returns the AdamW of the 2019 code: m / (sqrt(v) + epsilon) with raw moments, so that its
+    first steps are larger.
 
-    Without weight decay it is TensorFlow's Adam, as in that code: at the t-th update the quotient
-    times sqrt(1 - b2^t) / (1 - b1^t); its epsilon is the "epsilon hat" of Kingma and Ba, section 2.
+    Without weight decay it is TensorFlow's Adam, as in the 2019 code: at update t the quotient is
+    multiplied by sqrt(1 - b2^t) / (1 - b1^t). Its epsilon is the "epsilon hat" of Kingma and Ba,
+    section 2.
     """
     b1 = config.adam_b1
     b2 = config.adam_b2

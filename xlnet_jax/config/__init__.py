@@ -1,9 +1,9 @@
-"""The configuration: a Python file at the edge, frozen dataclasses inside.
+"""The configuration: a Python file for users, frozen dataclasses in the code.
 
-A file under `configs/` defines `get_config()`, which returns an `ml_collections.ConfigDict`; the
-command line may change single keys (`--config.train.steps=10`); `load` turns the result once into
-the frozen dataclasses of the sections and checks them, alone and against each other, before any
-device is used. Every key carries its documentation, its bounds and its rule on resume:
+A file under `configs/` defines `get_config()`, which returns an `ml_collections.ConfigDict`. The
+command line may change single keys (`--config.train.steps=10`). `load` converts the result into
+frozen dataclasses, one for each section, and checks every value, alone and against other values,
+before any device is used. Every key has its documentation, its bounds and its rule on resume:
 
     frozen    must not change: another model, objective or seed is another run
     elastic   may change between two starts; the data plan and the log record it (batch size, mesh)

@@ -48,7 +48,9 @@ class DataConfig:
     )
     num_predict: int = key(85, "target slots P", phased=True)
     multi_token_prediction: int = key(
-        1, "clm: tokens predicted per position; losses of those after the next weigh 0.5", "[1, 16]"
+        1,
+        "clm: tokens predicted per position; losses of tokens after the next one have weight 0.5",
+        "[1, 16]",
     )
     windows_per_block: int = key(
         8,
@@ -71,8 +73,8 @@ class DataConfig:
     )
     spans: str = key(
         "words",
-        "targets: n whole words, n pieces from a word start, or single pieces; in random "
-        "order for bert, roberta, albert",
+        "targets: n whole words (words), n pieces from a word start (pieces), or single pieces "
+        "(random); chosen in random order for bert, roberta, albert",
         "words pieces random",
     )
     pairs: str = key(
@@ -83,7 +85,8 @@ class DataConfig:
     )
     short_rate: float = key(
         0.0,
-        "bert, albert: rate of shorter A and B, with a uniform length from 2; Google's is 0.1",
+        "bert, albert: rate of examples with shorter A and B, of uniform length from 2 on; "
+        "Google's is 0.1",
         "[0, 1]",
     )
     target_rate: float = key(
@@ -101,7 +104,8 @@ class DataConfig:
     )
     random_pieces: str = key(
         "text",
-        "mlm: random pieces are pieces of text, or all, special ones too (Google's BERT)",
+        "mlm: random pieces are pieces of text (text), or any pieces, special ones too (all; "
+        "Google's BERT)",
         "text all",
         phased=True,
     )
@@ -120,11 +124,11 @@ class DataConfig:
     )
 
     def folders(self) -> list[str]:
-        """The folders in `corpus`."""
+        """Returns the folders in `corpus`."""
         return [path.strip() for path in self.corpus.split(",")] if self.corpus else []
 
     def weight_list(self) -> list[float]:
-        """`weights` as numbers."""
+        """Returns `weights` as numbers."""
         return split_numbers(self.weights, float)
 
 
@@ -146,7 +150,9 @@ class FinetuneConfig:
         resume=FREE,
     )
     dev: str = key(
-        "", "examples that rank checkpoints, in the same form; empty = none", resume=FREE
+        "",
+        "examples that rank checkpoints, in the form of finetune.train; empty = none",
+        resume=FREE,
     )
     dev_share: float = key(
         0.0,
@@ -157,7 +163,7 @@ class FinetuneConfig:
     epochs: float = key(
         0.0,
         "passes over the training examples if train.steps is not set; then, unless set, "
-        "optimizer.warmup_steps is a tenth of the steps, checkpoint.every and "
+        "optimizer.warmup_steps is a tenth of the steps, and checkpoint.every and "
         "evaluation.every are one pass",
         "[0, 1_000_000]",
         FREE,
@@ -169,8 +175,8 @@ class FinetuneConfig:
     )
     labels: str = key(
         "",
-        "label names, with commas, or a JSON list if one has a comma; empty = those of the "
-        "training examples, sorted",
+        "label names, with commas, or a JSON list if a name has a comma; empty = the labels of "
+        "the training examples, sorted",
     )
     drop_unlabelled: bool = key(
         True,
@@ -178,10 +184,11 @@ class FinetuneConfig:
         "False refuses them",
         resume=FREE,
     )
-    metric: str = key("", "score that ranks checkpoints; empty = the usual one of the task")
+    metric: str = key("", "score that ranks checkpoints; empty = the usual score of the task")
     tokenizer: str = key(
         "",
-        "tokenizer file or folder of a run from scratch; empty = that of checkpoint.init_from",
+        "tokenizer file or folder of a run from scratch; empty = the tokenizer of "
+        "checkpoint.init_from",
         resume=FREE,
     )
     segments: int = key(
@@ -196,7 +203,7 @@ class FinetuneConfig:
         128, "question_answering: tokens between the starts of two windows of a context", "[1, inf)"
     )
     max_question: int = key(
-        64, "pieces kept of a question; multiple_choice: with its option", "[1, inf)"
+        64, "pieces kept of a question; multiple_choice: of question and option", "[1, inf)"
     )
     max_answer: int = key(
         64,
@@ -226,16 +233,16 @@ class FinetuneConfig:
     temperature: float = key(0.05, "embeddings: divisor of cosine similarities", "(0, inf)")
 
     def column_list(self) -> list[str]:
-        """The names in `columns`."""
+        """Returns the names in `columns`."""
         return split_names(self.columns)
 
     def label_list(self) -> list[str]:
-        """The names in `labels`."""
+        """Returns the names in `labels`."""
         return split_names(self.labels)
 
 
 def rules(config: Config) -> list[Rule]:
-    """Rules for the examples of pretraining or of a task."""
+    """Returns the rules for the examples of pretraining or of a task."""
     data, pretraining, objective = config.data, config.pretrains, config.objective
     block = data.reuse_len * data.windows_per_block
     return [
@@ -278,7 +285,7 @@ _WITHOUT_CLS = ("classification", "multi_label_classification", "text_to_text")
 
 
 def _task_rules(config: Config) -> list[Rule]:
-    """Rules of `xlnet-jax finetune`."""
+    """Returns the rules of `xlnet-jax finetune`."""
     task, every, member = config.finetune, config.evaluation.every, config.model.member
     generates = task.task == "text_to_text"
     T = config.data.segment_len
@@ -325,7 +332,7 @@ def _task_rules(config: Config) -> list[Rule]:
         (
             "train.gradient_accumulation_steps",
             task.task != "embeddings" or config.train.gradient_accumulation_steps == 1,
-            "would cut the batch, whose other rows are the negatives; use 1",
+            "would split the batch, in which all other rows are negatives of a row; use 1",
         ),
         ("finetune.patience", every or not task.patience, "needs scores; set evaluation.every"),
     ]

@@ -1,4 +1,4 @@
-"""From a config file, the command line or a stored run to a checked `Config`."""
+"""Builds a checked `Config` from a config file, the command line or a stored run."""
 
 from __future__ import annotations
 
@@ -44,24 +44,28 @@ NAMES = {
     "seed": "seeds.init",
     "position_scheme": "model.architecture",
 }
-"""Keys by distant names: the most usual names of other programs, and an old name."""
+"""Keys by names without resemblance: the most usual names in other programs, and an old name."""
 
 
 def default() -> ConfigDict:
-    """The defaults as a locked ConfigDict; a config file starts here and sets other values."""
+    """Returns the defaults as a locked ConfigDict; a config file starts from it and sets other
+    values.
+    """
     return ConfigDict(dataclasses.asdict(Config())).lock()
 
 
 def start_from(file: str, other: str) -> ConfigDict:
-    """The values of another config file, instead of `default()`: `start_from(__file__,
-    "../small.py")`.
+    """Returns the values of another config file, to start from instead of `default()`:
+    `start_from(__file__, "../small.py")`.
     """
     return runpy.run_path(os.path.join(os.path.dirname(file), other))["get_config"]()
 
 
 def packaged() -> dict[str, str]:
-    """Paths of the packaged configurations by name, such as `transformer_xl/quickstart`."""
-    # Configurations are inside of the package in a wheel, beside it in a checkout.
+    """Returns the paths of the packaged configurations by name, such as
+    `transformer_xl/quickstart`.
+    """
+    # Configurations are inside the package in a wheel, and beside the package in a checkout.
     package = os.path.dirname(os.path.dirname(__file__))
     inside = os.path.join(package, "configs")
     folder = inside if os.path.isdir(inside) else os.path.join(os.path.dirname(package), "configs")
@@ -77,8 +81,8 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
     Args:
       path: path of the file, or a name of `packaged`.
 
-    Raises BadInput: the file is missing or broken, a key does not exist (with the nearest one that
-    does), a value has the wrong type, or two fields contradict each other.
+    Raises BadInput: the file is missing or broken, a key does not exist (the error suggests the
+    nearest key), a value has the wrong type, or two fields contradict each other.
     """
     check_link("--config", path)
     if not path.endswith(".py"):
@@ -106,8 +110,8 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def _with_own_dev(config: Config, overrides: Sequence[str]) -> Config:
-    """Takes a tenth of the training examples as dev set, if words name these examples and the dev
-    set is of another TFDS data set.
+    """Takes a tenth of the training examples as dev set, if `overrides` name the training examples
+    and the configured dev set is of another TFDS data set.
     """
     task = config.finetune
     named = {word.partition("=")[0].removeprefix("--config.finetune.") for word in overrides}
@@ -121,7 +125,8 @@ def override(config: Config, overrides: Sequence[str]) -> Config:
     """Changes keys by words such as `--config.mesh.fsdp=4`. Raises BadInput."""
     values = dataclasses.asdict(config)
     if config.phases:
-        values["train"]["steps"] = TrainConfig().steps  # their sum, which an override may change
+        # It was the sum of the steps of the phases, which an override may change.
+        values["train"]["steps"] = TrainConfig().steps
     return _overridden(ConfigDict(values), overrides, "config")
 
 
@@ -147,7 +152,7 @@ def from_dict(values: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
 
 
 def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The inverse of `flat`, for `from_dict`."""
+    """Inverts `flat`, for `from_dict`."""
     sections: dict[str, dict[str, Any]] = {}
     for dotted, value in values.items():
         section, _, name = dotted.partition(".")
@@ -156,8 +161,8 @@ def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def suggest_key(name: str, prefix: str = "") -> str:
-    """`messages.suggest` for an unknown key, dotted or not: the key with this name in other
-    programs, or else the nearest key.
+    """Returns `messages.suggest` for an unknown key, dotted or not: the key that has this name in
+    other programs, or else the nearest key.
     """
     keys = list(fields())
     section, _, last = name.rpartition(".")
@@ -225,8 +230,8 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
 
 
 def _checked_phases(given: Any) -> tuple[dict[str, Any], ...]:
-    """A copy of `config.phases`. Raises BadInput for another form, an unknown key or a wrong
-    type.
+    """Returns a copy of `config.phases`. Raises BadInput for another form, an unknown key or a
+    wrong type.
     """
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise BadInput(
@@ -273,7 +278,9 @@ def _check_key(dotted: str) -> None:
 
 
 def _mistake(error: BaseException, path: str) -> str:
-    """The error of a config file with its line: `, line 4: NameError: name 'x' is not defined`."""
+    """Returns the error of a config file with its line: `, line 4: NameError: name 'x' is not
+    defined`.
+    """
     lines = [
         line
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -289,7 +296,7 @@ def _mistake(error: BaseException, path: str) -> str:
             f"{at}: ended the program (SystemExit: {error.code}); "
             "a config file only returns its values"
         )
-    # For a wrong key, ml_collections lists all others, or suggests only in the same section.
+    # For a wrong key, ml_collections lists all keys, or suggests only keys of the same section.
     wrong = re.match(r"\W*(?:Key \W*)?(\w+)\W*(?: does not exist|\\nDid you mean|$)", text)
     if wrong and isinstance(error, (AttributeError, KeyError)):
         text = f"no key {wrong[1]!r}{suggest_key(wrong[1])}"

@@ -22,8 +22,8 @@ class ModelConfig:
     vocab_size: int = key(32000, "vocabulary size; must equal the tokenizer's", "[0, 16_777_216]")
     spare_rows: int = key(
         0,
-        "last rows of `vocab_size` without a piece, as in padded tables of imports; they "
-        "are in the softmax of the loss, but never predicted",
+        "number of last rows of `vocab_size` without a piece, as in padded tables of imports; "
+        "they are in the softmax of the loss, but never predicted",
         "[0, 16_777_216]",
     )
     layers: int = key(24, "number of layers", "[1, 1_000]")
@@ -127,7 +127,7 @@ class ModelConfig:
 
     @property
     def pieces(self) -> int:
-        """Number of the first rows of the vocabulary, which have a piece."""
+        """Number of vocabulary rows with a piece; the spare rows follow them."""
         return self.vocab_size - self.spare_rows
 
     @property
@@ -136,7 +136,7 @@ class ModelConfig:
         return self.attention == "cpu"
 
     def cutoff_list(self) -> list[int]:
-        """`cutoffs` as numbers."""
+        """Returns `cutoffs` as numbers."""
         return split_numbers(self.cutoffs, int)
 
     @property
@@ -158,18 +158,18 @@ ARCHITECTURE = tuple(
     for field in dataclasses.fields(ModelConfig)
     if field.metadata["resume"] == FROZEN and not field.metadata["of_run"]
 )
-"""Keys of `model` that belong to parameters: a run that starts from a checkpoint takes them from
-it.
+"""Keys of `model` that belong to parameters: a run that starts from a checkpoint takes their values
+from the checkpoint.
 """
 
 
 def rules(config: Config) -> list[Rule]:
-    """Rules for the architecture."""
+    """Returns the rules for the architecture."""
     return [*_member_rules(config), *_cluster_rules(config.model), *_causal_rules(config)]
 
 
 def _member_rules(config: Config) -> list[Rule]:
-    """Rules of the member of the family."""
+    """Returns the rules of the member of the family."""
     model, data, member = config.model, config.data, config.model.member
     name, at_input, pretrains = (
         f"model.architecture={member.name}",
@@ -218,7 +218,7 @@ def _member_rules(config: Config) -> list[Rule]:
 
 
 def _cluster_rules(model: ModelConfig) -> list[Rule]:
-    """Rules of the clusters of the adaptive embedding and softmax."""
+    """Returns the rules of the clusters of the adaptive embedding and softmax."""
     return [
         (
             "model.cutoffs",
@@ -241,13 +241,13 @@ def _cluster_rules(model: ModelConfig) -> list[Rule]:
         (
             "model.div_val",
             (model.d_embed or model.d_model) >= model.div_val ** (model.cutoffs.count(",") + 1),
-            "leaves no width for the last cluster; use a smaller one or fewer model.cutoffs",
+            "leaves no width for the last cluster; use a smaller value or fewer model.cutoffs",
         ),
     ]
 
 
 def _causal_rules(config: Config) -> list[Rule]:
-    """Rules of keys that only left-to-right models have."""
+    """Returns the rules of keys that only left-to-right models have."""
     model, data, causal = config.model, config.data, config.objective.causal
     pretrains_causal = causal and config.pretrains
     return [

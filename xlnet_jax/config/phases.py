@@ -5,7 +5,7 @@
         dict(steps=10_000, optimizer=dict(learning_rate=5e-5)),
     )
 
-Data, state and schedule go on from phase to phase; a key that a phase does not name has the value
+Data, state and schedule continue from phase to phase; a key that a phase does not set has the value
 of the whole run.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from xlnet_jax.config.whole import Config
 
 LONGEST = 8
-"""Most blocks, in units of the longest block, that the shuffle keeps together by default."""
+"""Maximum default length that the shuffle keeps together, in units of the longest block."""
 
 
 def with_steps(config: Config) -> Config:
@@ -39,7 +39,7 @@ def with_steps(config: Config) -> Config:
 
 
 def conflicts(config: Config, phased: list[str]) -> Iterator[str]:
-    """Messages about wrong phases; `phased` are the keys that phases may change."""
+    """Yields messages about wrong phases; `phased` are the keys that phases may change."""
     fixed = [
         f"phases[{number}].{section}.{name}"
         for number, phase in enumerate(config.phases)
@@ -50,7 +50,7 @@ def conflicts(config: Config, phased: list[str]) -> Iterator[str]:
     if fixed:
         yield (
             f"{', '.join(fixed)} must be the same in all phases; "
-            f"they may change {', '.join(phased)}"
+            f"phases may change {', '.join(phased)}"
         )
     if not config.pretrains:
         yield (
@@ -64,7 +64,7 @@ def conflicts(config: Config, phased: list[str]) -> Iterator[str]:
 
 
 def check_past(config: Config, saved: Sequence[dict[str, Any]], step: int, where: str) -> None:
-    """Raises BadInput unless the phases before the checkpoint of `step` are those of its
+    """Raises BadInput unless the phases that ended before the checkpoint of `step` are as in its
     training.
     """
     number = config.phase_before(step)
@@ -80,8 +80,8 @@ def check_past(config: Config, saved: Sequence[dict[str, Any]], step: int, where
 def keep_shuffle(config: Config, started: Mapping[str, Any] | None, where: str) -> Config:
     """Sets `data.shuffle_len` to the value of the first start, whatever phases come later.
 
-    `started` is the identity of the last start; None = this start is the first. Raises BadInput
-    unless the blocks of all phases divide the value, since text would be read again.
+    `started` is the identity of the last start; None = this start is the first. Raises BadInput if
+    the block of a phase does not divide the value, because text would be read again.
     """
     if config.data.shuffle_len or not (config.phases or (started or {}).get("phases")):
         return config
@@ -99,9 +99,9 @@ def keep_shuffle(config: Config, started: Mapping[str, Any] | None, where: str) 
 
 
 def parts(config: Config) -> list[Config]:
-    """The configuration of each phase. The shuffle keeps a length together that is whole blocks in
-    every phase, if it is at most `LONGEST` longest blocks: then no phase reads text again that an
-    earlier phase has read.
+    """Returns the configuration of each phase. The default of `data.shuffle_len` is the least
+    common multiple of the blocks of all phases, if this is at most `LONGEST` longest blocks. Then
+    no phase reads text again that an earlier phase has read.
     """
     every = [config.changed(**changes(phase)) for phase in config.phases]
     blocks = {one.data.reuse_len * one.data.windows_per_block for one in every}
@@ -116,5 +116,5 @@ def parts(config: Config) -> list[Config]:
 
 
 def changes(phase: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The keys of a phase, by section."""
+    """Returns the keys of a phase, by section."""
     return {section: dict(values) for section, values in phase.items() if section != "steps"}

@@ -11,7 +11,7 @@ from xlnet_jax.keys import ELASTIC, FREE, Rule, key
 if TYPE_CHECKING:
     from xlnet_jax.config.whole import Config
 
-REST = {-1: "all that are left"}
+REST = {-1: "all remaining devices"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,9 @@ class OptimizerConfig:
         "linear", "wsd: the rate falls as 1 - x or as 1 - sqrt(x)", "linear sqrt", FREE
     )
     min_lr_ratio: float = key(0.0, "final learning rate as a share of the peak", "[0, 1]", FREE)
-    weight_decay: float = key(0.01, "decoupled; not on LayerNorm and dense biases", resume=FREE)
+    weight_decay: float = key(
+        0.01, "decoupled weight decay; not on LayerNorm and dense biases", resume=FREE
+    )
     adam_b1: float = key(0.9, "decay of the first moment", "[0, 1)", FREE)
     adam_b2: float = key(0.999, "decay of the second moment", "[0, 1)", FREE)
     adam_epsilon: float = key(1e-6, "added outside the square root", "(0, inf)", FREE)
@@ -74,7 +76,7 @@ class TrainConfig:
         resume=ELASTIC,
     )
     steps_per_dispatch: int = key(
-        10, "segments K that the device runs without the host", "[1, 65_536]", ELASTIC
+        10, "steps K that the device runs without the host", "[1, 65_536]", ELASTIC
     )
     max_bad_steps: int = key(
         5, "consecutive non-finite steps or spikes that end the run (exit code 3)", "[1, inf)", FREE
@@ -92,15 +94,15 @@ class TrainConfig:
     )
     compiler_options: str = key(
         "",
-        "XLA options of the step: NAME=VALUE, with commas; chip = options that others set "
-        "on the chip",
+        "XLA options of the step: NAME=VALUE, with commas; chip = the options that other "
+        "projects use on the chip",
         resume=FREE,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Devices per axis; one axis may be -1 (all that are left)."""
+    """Devices per axis; one axis may be -1 (all remaining devices)."""
 
     data: int = key(-1, "splits the rows of the batch", "[1, inf)", ELASTIC, special=REST)
     fsdp: int = key(
@@ -165,12 +167,17 @@ class CheckpointConfig:
         1000, "steps between checkpoints; the last step is always saved", "[1, inf)", FREE
     )
     keep: int = key(3, "newest checkpoints kept", "[1, inf)", FREE)
-    keep_every: int = key(0, "also keeps a checkpoint every so many steps; 0 = none", resume=FREE)
+    keep_every: int = key(
+        0, "steps between checkpoints that are kept as well; 0 = none", resume=FREE
+    )
     keep_best: int = key(
-        0, "also keeps so many checkpoints of the lowest held-out loss", resume=FREE
+        0, "number of checkpoints with the lowest held-out loss that are kept as well", resume=FREE
     )
     memory: str = key(
-        "all", "all = saved; rebuild = computed from the text on resume", "all rebuild", FREE
+        "all",
+        "memory of the model: all = saved; rebuild = computed from the text on resume",
+        "all rebuild",
+        FREE,
     )
     init_from: str = key(
         "",
@@ -264,7 +271,7 @@ class SeedsConfig:
 
 
 def rules(config: Config) -> list[Rule]:
-    """Rules for the optimizer, saves and evaluations, the mesh and the step."""
+    """Returns the rules for the optimizer, saves and evaluations, the mesh and the step."""
     return [*_optimizer_rules(config), *_saving_rules(config), *_step_rules(config)]
 
 
@@ -307,10 +314,10 @@ def _optimizer_rules(config: Config) -> list[Rule]:
 
 
 def _saving_rules(config: Config) -> list[Rule]:
-    """Rules for checkpoints, evaluations and samples."""
+    """Returns the rules for checkpoints, evaluations and samples."""
     checkpoint = config.checkpoint
     every = config.evaluation.every
-    # Steps of text to text have several lengths, so a dispatch has one.
+    # Steps of text_to_text differ in length, so a dispatch has a single step.
     K = config.train.steps_per_dispatch if config.finetune.task != "text_to_text" else 1
     of_dispatches = f"must be a multiple of train.steps_per_dispatch={K}"
     return [
@@ -345,7 +352,7 @@ def _saving_rules(config: Config) -> list[Rule]:
 
 
 def _step_rules(config: Config) -> list[Rule]:
-    """Rules for the mesh and the step."""
+    """Returns the rules for the mesh and the step."""
     train = config.train
     mesh = config.mesh
     return [

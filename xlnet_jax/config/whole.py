@@ -61,7 +61,7 @@ class Config:
         ]
 
     def phase_before(self, step: int) -> int:
-        """The number of the phase of a checkpoint, which is the phase of its last step."""
+        """Returns the number of a checkpoint's phase, the phase of its last step."""
         return min(bisect.bisect_left(self.ends, step), len(self.ends) - 1)
 
     @property
@@ -72,7 +72,7 @@ class Config:
         return phases.parts(self) if self.phases else [self]
 
     def changed(self, **sections: dict[str, Any]) -> Config:
-        """A copy with some keys changed, unchecked: `config.changed(train={"steps": 10})`."""
+        """Returns a copy with changed keys, unchecked: `config.changed(train={"steps": 10})`."""
         return dataclasses.replace(
             self,
             **{
@@ -83,7 +83,7 @@ class Config:
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """All values by dotted key, in order: `{'model.vocab_size': 32000, ...}`."""
+    """Returns all values by dotted key, in order: `{'model.vocab_size': 32000, ...}`."""
     return {
         f"{name}.{key}": value
         for name, section in config.sections.items()
@@ -92,7 +92,7 @@ def flat(config: Config) -> dict[str, Any]:
 
 
 def fields() -> dict[str, dataclasses.Field[Any]]:
-    """The field of every dotted key, with default and the metadata of `keys.key`."""
+    """Returns the field of every dotted key, with default and the metadata of `keys.key`."""
     return {
         f"{name}.{field.name}": field
         for name, section in Config().sections.items()
@@ -138,7 +138,7 @@ def _conflicts(config: Config) -> list[str]:
 
 
 def _phase_conflicts(config: Config) -> list[str]:
-    """Conflicts in phases, each once, with the phases that have it."""
+    """Returns the conflicts in phases, each once, with the phases that have it."""
     where: dict[str, list[str]] = {}
     for number, part in enumerate(config.parts):
         for line in _conflicts(part):
@@ -147,8 +147,8 @@ def _phase_conflicts(config: Config) -> list[str]:
 
 
 def changed_keys(config: Config, saved: dict[str, Any], resume: str) -> list[str]:
-    """Lines `key: saved -> now` for the keys with this rule on resume whose values differ from a
-    saved `flat(config)`.
+    """Returns a line `key: saved -> now` for each key whose rule is `resume` and whose value
+    differs from `saved`, an earlier `flat(config)`.
     """
     keys = fields()
     return [

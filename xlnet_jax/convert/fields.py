@@ -1,6 +1,6 @@
 """The keys of our configuration in a folder of Hugging Face `transformers`, in both directions.
 
-    config.json      keys that the library has a name for, which is in `members`
+    config.json      keys that have a name in the library; the names are in `members`
     xlnet_jax.json   other keys of the model: lengths and memory of the run, objective, computation
                      type
     not stored       machine and text of the training
@@ -65,15 +65,17 @@ _IN_CONFIG_JSON = {
     "finetune.beam",
 }
 _OF_RUN = {"data.weights", "compat.cores", "finetune.metric"}
-"""Keys that no other program uses; the keys that a resume may change are left out too."""
+"""Keys that are left out, because no other program uses them. The keys that a resume may change are
+left out too.
+"""
 _OF_USE = {"finetune.max_answer", "finetune.columns"}
-"""Keys that a resume may change, and that are written all the same."""
+"""Keys that are written although a resume may change them."""
 
 
 def check_model(model: ModelConfig) -> None:
     """Raises BadInput if that library computes this model differently, or lacks its parameters."""
     row = peer(model)
-    # With equal widths there is no projection.
+    # A `d_embed` equal to `d_model` means no projection, as 0 does.
     values = vars(model) | ({"d_embed": 0} if model.d_embed == model.d_model else {})
     if other := [name for name, value in row.only.items() if values[name] != value]:
         found, wanted = (
@@ -102,10 +104,10 @@ def own_keys(config: Config) -> Json:
 
 def read_own(folder: str, architecture: str) -> Json:
     """Reads a folder's `xlnet_jax.json`, values by dotted key; {} without the file. `architecture`
-    belongs to the model in the folder.
+    is the architecture of the model in the folder.
 
     Raises BadInput for a key that no export writes: a folder may come from anybody, and a key such
-    as `log.compilation_cache` would run programs of the folder.
+    as `log.compilation_cache` would run programs that the folder contains.
     """
     path = os.path.join(folder, OWN)
     found = files.read_json_if_listed(path)
@@ -131,7 +133,7 @@ def config_json(config: Config, special: SpecialIds, kept: Json) -> Json:
     written = {
         "architectures": [class_of(config)],
         "model_type": model.architecture,
-        "dtype": "float32",  # XLNet has no working half-precision two-stream attention there
+        "dtype": "float32",  # XLNet's two-stream attention fails in half precision there
         **{theirs: values[ours] for ours, (theirs, _) in row.named.items()},
         **row.required,
         **{theirs: kept.get(theirs, value) for theirs, value in row.kept.items()},
@@ -217,7 +219,7 @@ def read_model(folder: str, found: Json) -> Json:
 
 
 def _check_twins(found: Json, row: Peer, path: str) -> None:
-    """Raises BadInput if two keys of config.json, for which there is one key here, differ."""
+    """Raises BadInput if two keys of config.json that are a single key here differ."""
     defaults = dict(row.named.values())
     for theirs, twin in row.twins.items():
         one = found.get(theirs, twin.default)
@@ -249,10 +251,10 @@ def read_data(model: Json) -> Json:
 
 
 def read_task(folder: str, found: Json) -> Json:
-    """Returns the keys of `finetune`, and the length, for a folder with a fine-tuned model; for
-    another folder its losses.
+    """Returns the keys of `finetune`, and the length, for a folder with a fine-tuned model; for any
+    other folder, whether it has the sentence loss.
 
-    Raises BadInput if its head differs from ours.
+    Raises BadInput if the head differs from ours.
     """
     path, name = os.path.join(folder, "config.json"), _class_in(found)
     listed, row = files.listing(folder), PEERS[found["model_type"]]
@@ -287,7 +289,7 @@ def read_task(folder: str, found: Json) -> Json:
     }
     settings = files.read_json_if_listed(os.path.join(folder, "tokenizer_config.json"))
     length = settings.get("model_max_length")
-    if isinstance(length, int) and length < int(1e30):  # transformers writes no limit as int(1e30)
+    if isinstance(length, int) and length < int(1e30):  # for transformers int(1e30) is no limit
         theirs, default = row.named.get("max_positions", ("", math.inf))
         longest = (found.get(theirs) or default) - MEMBERS[found["model_type"]].first_position
         keys["data.segment_len"] = min(length, longest)
@@ -296,7 +298,7 @@ def read_task(folder: str, found: Json) -> Json:
 
 def _task_of_problem(given: str | None, outputs: int, tasks: list[str], path: str) -> str:
     """Chooses among the `tasks` of a class. Raises BadInput if the problem, or the number of
-    outputs, fits none.
+    outputs, fits no task.
     """
     problem = given or ("regression" if outputs == 1 else "single_label_classification")
     by_problem = {EXPORTS[task].problem_type: task for task in tasks}

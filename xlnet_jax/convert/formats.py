@@ -31,7 +31,9 @@ ASSUMED = {
 }
 """Keys that change the output of a model; only exports of this package name all of them."""
 MOST_SPARE = 1024
-"""Most rows of a table that may have no piece. Tables are padded to multiples of a few hundred."""
+"""Largest number of table rows without a piece. Other programs pad tables to multiples of a few
+hundred.
+"""
 
 log = logging.getLogger("xlnet_jax")
 
@@ -112,11 +114,11 @@ def make_config(
 
 
 def fit_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
-    """Returns the configuration of an imported model with the number of last rows that have no
-    piece.
+    """Returns the configuration of an imported model with `spare_rows`, the number of last rows
+    without a piece.
 
     Raises BadInput for fewer rows than pieces, or for more than `MOST_SPARE` rows without a piece,
-    because the tokenizer is then of another model.
+    because the tokenizer then belongs to another model.
     """
     spare = config.model.vocab_size - tokenizer.vocab_size
     if 0 <= spare <= MOST_SPARE:

@@ -5,8 +5,8 @@ The library itself is not needed. Its XLNet is the original graph with three dif
 here: dense kernels are transposed, every layer has its own biases, and "gelu" is the erf form in
 place of the tanh form. The fine-tuning heads of that library load from the same folder.
 
-    names             our parameters there
-    fields            our configuration there
+    names             our parameters under the names of the library
+    fields            our configuration under the names of the library
     tokenizer_json    the tokenizer
 """
 
@@ -43,7 +43,7 @@ from xlnet_jax.members.peer import Peer
 from xlnet_jax.storage import files
 
 SHARD_BYTES = 5 * 10**9
-"""Size above which weights are split into several files, as by that library."""
+"""Size above which weights are split into several files, as the library does."""
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _BUFFERS = (".position_ids", ".token_type_ids", ".attn.bias", ".attn.masked_bias")
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
@@ -75,9 +75,9 @@ def check(config: Config) -> None:
 def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES) -> None:
     """Writes the folder; on disk it appears complete or not at all.
 
-    Needs memory for the transposed kernels of one file beside the parameters. Raises BadInput: the
-    library cannot express the model or the tokenizer, they do not fit each other, or the folder
-    cannot be written or is not empty.
+    Besides the parameters, needs memory for the transposed kernels of one file. Raises BadInput if
+    the library cannot express the model or the tokenizer, or if they do not fit each other. Raises
+    BadInput also if the folder cannot be written or is not empty.
     """
     config, tokenizer = trained.config, trained.tokenizer
     check(config)
@@ -111,8 +111,8 @@ def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES)
 
 
 def _write_weights(folder: str, tensors: Mapping[str, np.ndarray], shard_bytes: int) -> None:
-    """Writes the arrays into files of at most `shard_bytes`, or of a single array, with the file
-    mode of the config.json beside them.
+    """Writes the arrays into files of at most `shard_bytes`; a larger array has its own file. The
+    files get the file mode of the config.json beside them.
     """
     shards: list[dict[str, np.ndarray]] = [{}]
     for name, tensor in tensors.items():
@@ -126,7 +126,7 @@ def _write_weights(folder: str, tensors: Mapping[str, np.ndarray], shard_bytes: 
             f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else _WEIGHTS
         )
         path = os.path.join(folder, file_name)
-        # The package reads contiguous memory, and writes a file that only its owner may read.
+        # safetensors reads contiguous memory, and writes a file that only its owner may read.
         arrays = {name: np.ascontiguousarray(each, "<f4") for name, each in shard.items()}
         save_file(arrays, path, {"format": "pt"})
         shutil.copymode(os.path.join(folder, "config.json"), path)
@@ -158,9 +158,9 @@ def _weight_files(folder: str) -> list[str]:
 def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
     """Opens the arrays of a folder, also in a bucket, under the names of `row`, which `write` uses.
 
-    A bare model lacks the first part of the names, old files have `gamma` and `beta`, and some
-    writers store buffers, or a tied array twice. Raises BadInput if the second array differs from
-    the first, or for a file that is missing or damaged.
+    The names of a bare model lack the first part, and old files have `gamma` and `beta`. Some
+    writers store buffers, or a tied array twice. Raises BadInput if the two copies of a tied array
+    differ, or if a file is missing or damaged.
     """
     stored: dict[str, tuple[str, Any]] = {}
     with contextlib.ExitStack() as stack:
@@ -183,7 +183,7 @@ def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
         for name, (path, array) in stored.items():
             if name.endswith(_BUFFERS):
                 continue
-            # Names of LayerNorm in files of before 2020.
+            # Names of LayerNorm in files from before 2020.
             known = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
                 "LayerNorm.beta", "LayerNorm.bias"
             )
@@ -196,7 +196,7 @@ def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
 
         def read_array(name: str) -> np.ndarray:
             path, stored_as = places[name]
-            # Opened for each array: an open file keeps in memory all that was read.
+            # Opened for each array, because an open file keeps all read arrays in memory.
             with safe_open(path, "numpy") as file:
                 return file.get_tensor(stored_as)
 
@@ -245,14 +245,16 @@ def open_tokenizer(folder: str, named: str | None = None) -> Tokenizer:
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:
-    """Whether a folder is of transformers. A work directory also has a config.json."""
+    """Returns whether a folder is for transformers. A work directory has a config.json too, but
+    also `checkpoints/`.
+    """
     return "config.json" in listed and "checkpoints/" not in listed
 
 
 @contextlib.contextmanager
 def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[formats.Source]:
-    """Where the files disagree, config.json counts; but the arrays tell whether there is a head for
-    pairs of sentences.
+    """Opens a folder. Where the files disagree, config.json counts, except that the arrays decide
+    whether the model has a head for pairs of sentences.
     """
     found = fields.read_config_json(path)
     model, of_run = fields.read_model(path, found), fields.read_own(path, found["model_type"])

@@ -65,7 +65,7 @@ first = {word: place for place, word in reversed([*enumerate(given.word_ids())])
 print([(words[word], model.config.id2label[best_T[place]]) for word, place in sorted(first.items())])
 ```
 
-The label of a word is that of its first piece.
+The label of a word is the label of its first piece.
 
 """  # noqa: E501
 _CHOOSE = """\
@@ -100,7 +100,7 @@ first, last = divmod(int(scores.argmax()), len(end))
 print(context[places[first][0] : places[last][1]], float(scores.max()))
 ```
 
-The score of having no answer is `out.start_logits[0, 0] + out.end_logits[0, 0]`. Longer contexts
+The score of "no answer" is `out.start_logits[0, 0] + out.end_logits[0, 0]`. Longer contexts
 are read in windows: `stride` and `return_overflowing_tokens=True`.
 
 """  # noqa: E501
@@ -113,13 +113,13 @@ with torch.no_grad():
     out = model(**given, p_mask=p_mask)
 starts = out.start_top_index[0]
 ends = out.end_top_index[0].reshape(-1, len(starts))  # [ends of each start, starts]
-shares = out.end_top_log_probs[0].reshape(ends.shape) * out.start_top_log_probs[0]  # no logarithms, whatever their name
+shares = out.end_top_log_probs[0].reshape(ends.shape) * out.start_top_log_probs[0]  # no logarithms, despite the name
 place = int(shares.masked_fill(ends < starts, -1).argmax())
 first, last = int(starts[place % len(starts)]), int(ends.flatten()[place])
 print(context[places[first][0] : places[last][1]])
 ```
 
-The context is the first text. The logit of having no answer is `out.cls_logits`, with
+The context is the first text. The logit of "no answer" is `out.cls_logits`, with
 `p_mask[0, -1] = 0` as in training. `AutoModelForQuestionAnswering` has another head, which this
 folder lacks. Longer contexts are read in windows: `stride` and `return_overflowing_tokens=True`.
 
@@ -133,7 +133,7 @@ _CARDS = {
     ),
     "multi_label_classification": (
         "text-classification",
-        _CLASSIFY + "Each label has a probability for itself; a text has those above 0.5.\n\n",
+        _CLASSIFY + "Each label has its own probability; a text has the labels above 0.5.\n\n",
     ),
     "regression": ("text-classification", _CLASSIFY + "The score is the number.\n\n"),
     "multiple_choice": ("multiple-choice", _LOAD + _CHOOSE),
@@ -141,7 +141,7 @@ _CARDS = {
     "token_classification": ("token-classification", _LOAD + _WORDS),
     "embeddings": ("sentence-similarity", _EMBED),
 }
-"""Pipeline and program of each `finetune.task`."""
+"""Pipeline and example program by `finetune.task`."""
 
 _MASKS = """
 ## Predictions at `$mask`
@@ -160,10 +160,10 @@ with torch.no_grad():
 print(tokenizer.convert_ids_to_tokens(logits.argmax(-1)))
 ```
 
-Both arguments are needed. XLNet predicts from its query stream, which knows a position and not the
-piece there, and without `target_mapping` transformers does not compute it: a plain call
+Both arguments are needed. XLNet predicts from its query stream, which reads a position but not the
+piece there. Without `target_mapping` transformers does not compute the query stream: a plain call
 `model(**given)` and `pipeline("fill-mask")` give logits of the content stream, which has read
-`<mask>` as a piece of the text and never learned to predict. Their answer for `<mask>` is often
+`<mask>` as a piece of the text and never learned to predict. Their prediction for `<mask>` is often
 `<mask>`.
 """
 _OF_CONTENT_STREAM = """\

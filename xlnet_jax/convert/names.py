@@ -1,7 +1,7 @@
 """Our tree of parameters under the names of other programs; one table serves both directions.
 
-Our tree stacks the layers on a leading axis L; others may have an array per layer, and dense
-kernels as [out, in]. The tables are in `members`.
+Our tree stacks the layers on a leading axis L; other programs may have an array per layer, and
+dense kernels as [out, in]. The tables are in `members`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Arrays(NamedTuple):
 
 
 def from_ours(params: Params, arrays: Arrays) -> Params:
-    """`from_foreign` for a program that stores our tree, such as Orbax."""
+    """Calls `from_foreign` for a program that stores our tree, such as Orbax."""
     return from_foreign(tuple(Entry(path, path) for path in by_path(params)), params, arrays)
 
 
@@ -72,7 +72,7 @@ def _joined_form(leaves: list[Any], form: str) -> Any:
     matrix = len(leaves[0]), -1
     shapes = {"joined": matrix, "transposed": matrix, "flat": -1, "1,1,D": (1, 1, -1)}
     parts = [leaf.reshape(shapes.get(form, leaf.shape)) for leaf in leaves]
-    # The module of the arrays: they may be traced.
+    # The module of the arrays, numpy or jax.numpy, because the arrays may be traced.
     array = parts[0] if len(parts) == 1 else parts[0].__array_namespace__().concat(parts, axis=-1)
     array = array[..., ::-1] if form == "swapped" else array
     return array.T if form in ("swapped", "transposed") else array

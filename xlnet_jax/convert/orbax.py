@@ -26,7 +26,7 @@ def recognise(path: str, listed: Collection[str]) -> bool:
 
 @contextlib.contextmanager
 def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[Source]:
-    """All keys and the tokenizer come from the run."""
+    """Opens a folder; all keys and the tokenizer come from the run."""
     config = workdirs.load_config(path, list(overrides))
     arrays = names.Arrays.of(path, load_parameters(files.resolve(os.path.join(path, PARAMS))))
     kept = workdirs.source_config(path)
@@ -40,7 +40,7 @@ def check(config: Config) -> None:
 
 
 def write(trained: Trained, output: str, shard_bytes: int) -> None:
-    """Ignores `shard_bytes`, because Orbax divides the arrays itself."""
+    """Writes a folder. Ignores `shard_bytes`, because Orbax divides the arrays itself."""
     with files.translate_errors(output), files.new_folder(output) as partial:
         save_parameters(os.path.join(partial, PARAMS), trained.params)
         files.write(os.path.join(partial, "config.json"), files.to_json(trained.identity))

@@ -17,7 +17,7 @@ SAME: Json = {
     "quantization_config": None,
     "auto_map": None,
 }
-"""Keys of config.json with the only value that is imported, and that no export writes. `auto_map`
+"""Keys of config.json that no export writes, with the only value that can be imported. `auto_map`
 names Python code in the folder.
 """
 IGNORED = frozenset(
@@ -37,7 +37,7 @@ class Export(NamedTuple):
     """Hugging Face's form of a model that was fine-tuned on a task."""
 
     name: str
-    """End of the name of its class, after the family: `ForSequenceClassification`. `Peer.heads` has
+    """Name of its class without the family, such as `ForSequenceClassification`. `Peer.heads` has
     its tensors.
     """
     problem_type: str = ""
@@ -58,7 +58,8 @@ EXPORTS = {
     "question_answering": Export("ForQuestionAnswering"),
     "token_classification": Export("ForTokenClassification", labels=FinetuneConfig.label_list),
     "embeddings": Export("Model"),
-    # The library has no class with a source that sees itself; the export is refused by this name.
+    # No class of the library has a source that sees itself. No `Peer.heads` has this name, so
+    # `huggingface.check` refuses the export.
     "text_to_text": Export("ForTextToText"),
 }
 """Exports by `finetune.task`."""
@@ -78,7 +79,7 @@ def peer(model: ModelConfig) -> Peer:
 
 
 def class_of(config: Config) -> str:
-    """Returns the name of the class of a model there."""
+    """Returns the name of a model's class in transformers."""
     row, task = peer(config.model), config.finetune.task
     return row.prefix + (
         row.pretraining[config.data.sentence_loss] if task == "none" else EXPORTS[task].name

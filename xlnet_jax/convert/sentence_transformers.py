@@ -3,12 +3,12 @@ its outputs.
 
     modules.json                          Transformer, Pooling and perhaps Normalize, in this order
     sentence_bert_config.json             longest text
-    1_Pooling/config.json                 pooling of the vectors of pieces, in the form of two
-                                          generations of that library
+    1_Pooling/config.json                 pooling of the vectors of pieces, in the old or the new
+                                          form of that library
     config_sentence_transformers.json     prompts, which may stand before a text
 
-Every field is carried, has the only value in `_ONLY`, or is refused by name, because it may change
-the vectors.
+A field is carried, or must have its value in `_ONLY`. Any other field is refused by name, because
+it may change the vectors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ONLY = {
     "model_type": "SentenceTransformer",
     "do_lower_case": False,
 }
-"""Fields with the only value that can be imported. Another field that is not carried must be null
+"""Fields with the only value that can be imported. Any other field that is not carried must be null
 or empty.
 """
 _CARRIED = (
@@ -50,7 +50,7 @@ _CARRIED = (
 )
 """Fields of the files beside the model that may have any value."""
 _USUAL = (None, {}, {"query": "", "document": ""}, "cosine")
-"""Values of prompts and similarity in newer folders where nobody has set them."""
+"""Default values of prompts and similarity, which newer folders hold."""
 _OF_POOLING = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -59,14 +59,14 @@ _OF_POOLING = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Keys of the poolings, which all versions read, and the values of `pooling_mode`, which replaces
-them since 2026.
+"""Keys of the poolings, which all versions read, each with its value of `pooling_mode`, the key
+that replaces them since 2026.
 """
 
 
 def _poolings(member: Member) -> dict[str, str]:
-    """Returns the values of `finetune.pooling` with their names there, where `cls` always means the
-    first piece.
+    """Returns the values of `finetune.pooling` with their names in that library, whose `cls` always
+    means the first piece.
     """
     return {
         "mean": "mean",
@@ -77,7 +77,7 @@ def _poolings(member: Member) -> dict[str, str]:
 
 
 def documents(config: Config) -> Json:
-    """Returns the additional JSON files, by name, for the folder of a model for embeddings."""
+    """Returns, by name, the additional JSON files for the folder of an embedding model."""
     task, chosen = config.finetune, _poolings(config.model.member)[config.finetune.pooling]
     modules = zip(_KINDS[: 2 + task.normalize], ("", "1_Pooling", "2_Normalize"), strict=False)
     return {
@@ -106,8 +106,8 @@ def read_modules(folder: str, listed: Collection[str], model: Json) -> tuple[Jso
     BadInput for a field that may change the vectors.
 
     Returns:
-      Keys of `finetune` and `data`; KEY=VALUE without a key here, which change a vector only if a
-      caller asks.
+      Keys of `finetune` and `data`; and KEY=VALUE of settings without a key here, which change a
+      vector only if a caller asks for them.
     """
     _, pooling, *normalize = _paths(folder)
     for path in normalize:
@@ -118,7 +118,7 @@ def read_modules(folder: str, listed: Collection[str], model: Json) -> tuple[Jso
                 dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding"),
             )
     said: Json = {}
-    # Old folders name such a file after a family: sentence_roberta_config.json.
+    # Old folders name this file after a family: sentence_roberta_config.json.
     for name in fnmatch.filter(listed, "*sentence_*.json"):
         said |= _read(folder, name, _ONLY, *_CARRIED)
     keys = {
@@ -171,8 +171,8 @@ def _pooling(folder: str, member: Member) -> str:
 
 
 def _read(folder: str, name: str, only: Json, *carried: str) -> Json:
-    """Reads a file. Raises BadInput for a field that is not `carried` and has neither its value in
-    `only` nor an empty value.
+    """Reads a file. A field must be `carried`, be empty, or have its value in `only`; else raises
+    BadInput.
     """
     path = os.path.join(folder, name)
     found = files.read_json_object(path)

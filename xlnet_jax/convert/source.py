@@ -36,7 +36,7 @@ def open_source(
     """Opens a model, whose format follows from its files. For the arguments see
     `commands.import_`.
 
-    Raises BadInput: the model cannot be read, has another architecture, or its tokenizer has
+    Raises BadInput if the model cannot be read or has another architecture, or if its tokenizer has
     another number of pieces.
     """
     check_link("SOURCE", source)

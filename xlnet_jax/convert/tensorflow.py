@@ -48,8 +48,8 @@ _NOT_PARAMETERS = (
 
 
 def is_checkpoint(source: str, listed: Collection[str]) -> bool:
-    """Whether `source` is a checkpoint of TensorFlow: a folder with the names `listed`, or the
-    common prefix of the files.
+    """Returns whether `source` is a checkpoint of TensorFlow: a folder with the names `listed`, or
+    the common prefix of the files.
     """
     if listed:
         return CONFIG in listed or any(name.endswith(".index") for name in listed)
@@ -57,8 +57,8 @@ def is_checkpoint(source: str, listed: Collection[str]) -> bool:
 
 
 def prefix_of(source: str) -> str:
-    """Returns the common prefix of a checkpoint's files: `source` itself, or of the only checkpoint
-    in that folder. Raises BadInput for other numbers of checkpoints.
+    """Returns the common prefix of a checkpoint's files: `source` itself, or the prefix of the only
+    checkpoint in the folder `source`. Raises BadInput if the folder has no or several checkpoints.
     """
     if not os.path.isdir(source):
         return source.removesuffix(".index")
@@ -92,8 +92,8 @@ def read_model(folder: str) -> Json:
 def open_checkpoint(prefix: str) -> names.Arrays:
     """Opens the variables of a checkpoint, without optimizer slots and counters.
 
-    Raises BadInput, and so does `Arrays.read`: TensorFlow is not installed, or a file is missing or
-    damaged.
+    Raises BadInput if TensorFlow is not installed, or if a file is missing or damaged;
+    `Arrays.read` may raise it too.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
@@ -127,13 +127,13 @@ def open_checkpoint(prefix: str) -> names.Arrays:
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:
-    """Whether a checkpoint has the configuration of an XLNet beside it."""
+    """Returns whether a checkpoint has the configuration of an XLNet beside it."""
     return is_checkpoint(path, listed) and os.path.exists(os.path.join(_folder(path), CONFIG))
 
 
 @contextlib.contextmanager
 def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[Source]:
-    """By default the tokenizer is the file `spiece.model` beside the checkpoint."""
+    """Opens a checkpoint. By default the tokenizer is the file `spiece.model` beside it."""
     config, assumed = make_config(path, read_model(_folder(path)), overrides, {})
     opened = Tokenizer(tokenizer or os.path.join(_folder(path), "spiece.model"))
     config = fit_vocabulary(config, opened)

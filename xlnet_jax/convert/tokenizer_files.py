@@ -1,8 +1,8 @@
 """The tokenizer files of an exported folder, for `AutoTokenizer` and for older programs.
 
     SentencePiece     tokenizer.json, by `tokenizer_json`     spiece.model
-    wordpiece         tokenizer.json, ours                    vocab.txt
-    bytebpe           tokenizer.json, ours                    vocab.json, merges.txt
+    wordpiece         tokenizer.json of the training run      vocab.txt
+    bytebpe           tokenizer.json of the training run      vocab.json, merges.txt
 
 The member decides the special pieces around a text. `data.vocabulary.open_in` reads such a folder.
 """
@@ -37,7 +37,7 @@ def check_frame(folder: str, tokenizer: Tokenizer, config: Config) -> None:
     if theirs and _framed(theirs, member) != _framed(_frame(member, tokenizer), member):
         raise BadInput(
             f"{path}: its post_processor puts other special pieces around texts than a model of "
-            f"{config.model.architecture} reads; only those can be used"
+            f"{config.model.architecture} reads; only the pieces of the model can be used"
         )
 
 
@@ -60,7 +60,7 @@ def contents(tokenizer: Tokenizer, config: Config) -> dict[str, bytes]:
     if isinstance(tokenizer, Subwords):
         document, others = json.loads(tokenizer.content), _old_files(tokenizer)
         if tokenizer.level == "bytebpe":
-            # The places of a word in the text exclude its space.
+            # The offsets of a word exclude the space before it.
             of_bytes = {
                 "type": "ByteLevel",
                 "add_prefix_space": False,
@@ -120,16 +120,17 @@ def _settings(tokenizer: Tokenizer, member: Member, length: int) -> Json:
             theirs: getattr(tokenizer.normalization, ours) for ours, theirs in RULES.items()
         }
     more = {"additional_special_tokens": ["<eop>", "<eod>"]} if tokenizer.special == XLNET else {}
-    # Without the second name token_type_ids are not returned, and fine-tuning silently loses
-    # segments A, B and CLS.
+    # Without `token_type_ids` here the tokenizer does not return them, and fine-tuning silently
+    # loses the segments A, B and CLS.
     inputs = [
         "input_ids",
         *["token_type_ids"] * (member.segments != 1 and member.cls != "none"),
         "attention_mask",
     ]
     return {
-        # This class uses tokenizer.json unchanged. The others of transformers 5 replace our rules:
-        # XLNet's always strips accents, and takes vowel signs of Thai or Devanagari for accents.
+        # This class uses tokenizer.json unchanged. Other classes of transformers 5 replace our
+        # rules: XLNet's always strips accents, and treats vowel signs of Thai or Devanagari as
+        # accents.
         "tokenizer_class": "PreTrainedTokenizerFast",
         **names,
         **more,
@@ -142,8 +143,8 @@ def _settings(tokenizer: Tokenizer, member: Member, length: int) -> Json:
 
 
 def _frame(member: Member, tokenizer: Tokenizer) -> Json | None:
-    """Returns the post-processor that puts special pieces around one text and around two; None
-    without any. A SEP has the type of its text; CLS has type 0, or 2 at the end.
+    """Returns the post-processor that puts special pieces around one text and around two texts;
+    None for a member without CLS. A SEP has the type of its text; CLS has type 0, or 2 at the end.
     """
     if member.cls == "none":
         return None

@@ -11,8 +11,8 @@ Remaining differences:
 - The digit-comma rule encodes a number again on its own, which a Unigram model cannot express.
   Instead the pieces that the rule would split ("2000,") get a low score; the result differs where
   the rest of the word is then segmented in another way ("12,000,").
-- Scores are summed in float64, in SentencePiece in float32, so two segmentations of a word with
-  almost equal scores may change places.
+- Scores are summed in float64, in SentencePiece in float32, so the choice between two
+  segmentations of a word with almost equal scores may differ.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
 def sentencepiece_model(document: Json, name: str) -> bytes:
     """Makes a SentencePiece model from a `tokenizer.json`, for folders without `spiece.model`.
 
-    It has the same pieces, scores and character map. The file does not tell which pieces were
-    user-defined; pieces with a score of 0 are taken for such. Raises BadInput if the file has no
-    Unigram model, or no pieces with scores.
+    The model has the same pieces, scores and character map. The file does not tell which pieces
+    were user-defined; pieces with a score of 0 are taken as user-defined. Raises BadInput if the
+    file has no Unigram model, or no pieces with scores.
     """
     model = document.get("model")
     if not isinstance(model, dict) or model.get("type") != "Unigram":
-        raise BadInput(f"{name}: not a unigram model; XLNet has one")
+        raise BadInput(f"{name}: not a unigram model, as XLNet has")
     made, kinds = _PROTO.ModelProto(), _PROTO.ModelProto.SentencePiece
     try:
         special, names = special_of([piece for piece, _ in model["vocab"]])
@@ -139,7 +139,7 @@ def normalization_of(document: Json, model: bytes, name: str) -> Normalization:
     steps.
     """
     rule = _PROTO.ModelProto.FromString(model).normalizer_spec
-    # Steps on white space count for nothing: the pre-tokeniser splits at white space anyway.
+    # Steps on white space are ignored, because the pre-tokeniser splits at white space anyway.
     blank = (_SPACES, *(_replace({"Regex": " {2,}"}, text) for text in " ▁"))
     found = [step for step in _steps(document.get("normalizer")) if step not in blank]
     kinds = [step["type"] for step in found]
@@ -154,21 +154,23 @@ def normalization_of(document: Json, model: bytes, name: str) -> Normalization:
         )
     if [step for step in _steps(document.get("pre_tokenizer")) if _prepends(step) == "first"]:
         raise BadInput(
-            f"{name}: its pre_tokenizer is not that of a SentencePiece "
-            "model; name one with --tokenizer"
+            f"{name}: its pre_tokenizer differs from SentencePiece; "
+            "name a SentencePiece model with --tokenizer"
         )
     return normalization
 
 
 def _prepends(step: Json) -> str:
-    """Returns which words a step marks: always, first or never. Old files have a switch."""
+    """Returns which words a step marks: "always" means all, "first" the first, "never" none. Old
+    files have a switch.
+    """
     if step["type"] != "Metaspace" or not step.get("split", True):
         return "never" if step["type"] == "WhitespaceSplit" else "first"
     return step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never")
 
 
 def _steps(step: Json | None) -> list[Json]:
-    """Returns the steps of a normaliser or pre-tokeniser, with sequences taken apart."""
+    """Returns the steps of a normaliser or pre-tokeniser, with sequences flattened."""
     if not step:
         return []
     inner = step.get("normalizers") or step.get("pretokenizers") or []

@@ -1,19 +1,19 @@
 """Reads checkpoints of Transformer-XL's TensorFlow code (kimiyoung/transformer-xl), released
 in 2019. Requires the extra `tf`.
 
-No file beside such a checkpoint has the sizes of the model; they follow from the shapes. Its
-vocabulary has no special pieces, ours has nine. So the rows of the tables are reordered by the
-symbols, and every special piece that is not a symbol gets, in the shortlist of n words with vectors
-W and biases b,
+No file beside a checkpoint has the sizes of the model; they follow from the shapes of its arrays.
+Its vocabulary has no special pieces; ours has nine. So the rows of the tables are put into the
+order of our vocabulary. The shortlist has n words with vectors W and biases b. In it, a special
+piece that is not a symbol of the checkpoint gets
 
     W_s = mean(W)      b_s = mean(b) - 20
 
     and so      p_s = e^-20 exp(mean(logits)) / Z <= e^-20 / n
 
 for any text, by Jensen's inequality: Z is at least the sum of n exponentials, n times their mean.
-Nine of them take less than 2e-8 of the probability: the loss of any other word is the original's to
-the precision of float32. A special piece itself costs at least 20 + ln(n) nats, and can be learned
-in further training. As input it is the average word.
+Nine special pieces take less than 2e-8 of the probability, so the loss of any other word equals the
+original's loss to the precision of float32. A special piece itself has a loss of at least
+20 + ln(n) nats; further training can learn it. Its input vector is the mean of the shortlist.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LENGTHS = {"data.segment_len": 512, "data.reuse_len": 512, "data.num_predict": 5
 """Default lengths, because a checkpoint has none; `evaluate` and a new run can set others."""
 
 BIAS_OF_SPECIAL_PIECES = -20.0
-"""Added to the mean bias of the shortlist."""
+"""Difference to the mean bias of the shortlist."""
 
 _ROOT, _EMBEDDING, _SOFTMAX = (
     "transformer",
@@ -74,14 +74,14 @@ def open_vocabulary(path: str | None, where: str) -> tuple[Vocabulary, np.ndarra
     """Reads the original's symbols, one per line in the order of their ids. Returns the vocabulary,
     and our id of each symbol.
 
-    A file of numbers below 256 is of bytes, a file of single characters of characters, another file
-    of words. Raises BadInput without the file, or for a line that is empty, repeated or has white
-    space.
+    The symbols are bytes in a file of numbers below 256, characters in a file of single characters,
+    and words in any other file. Raises BadInput if the file is missing, or if a line is empty,
+    repeated or has white space.
     """
     if path is None:
         raise BadInput(
             f"{where}: a Transformer-XL needs the symbols of its vocabulary; name a text file, "
-            "one a line in the order of their ids, with --tokenizer=symbols.txt (docs/convert.md)"
+            "one per line in the order of their ids, with --tokenizer=symbols.txt (docs/convert.md)"
         )
     try:
         symbols = files.read(path).decode().removesuffix("\n").split("\n")
@@ -113,10 +113,10 @@ def open_vocabulary(path: str | None, where: str) -> tuple[Vocabulary, np.ndarra
 
 def read_model(arrays: Arrays, ids_N: np.ndarray) -> Json:
     """Returns the keys of `ModelConfig` that follow from the shapes; `ids_N` has our id of each of
-    their N symbols.
+    the N symbols.
 
-    Raises BadInput if a variable with a size is missing, or the model has another number of
-    symbols.
+    Raises BadInput if a variable that gives a size is missing, or if the number of symbols of the
+    model is not N.
     """
     *untied, heads, head_dim = _shape(arrays, _MARK, 2, 3)
     (d_model,) = _shape(arrays, f"{_ROOT}/layer_0/ff/layer_2/bias", 1)
@@ -159,7 +159,9 @@ def read_model(arrays: Arrays, ids_N: np.ndarray) -> Json:
 
 
 def _shape(arrays: Arrays, name: str, *axes: int) -> tuple[int, ...]:
-    """Returns the shape of a variable with a size. Raises BadInput for another number of axes."""
+    """Returns the shape of a variable. Raises BadInput if it is missing, or if its number of axes
+    is not in `axes`.
+    """
     form = arrays.forms.get(name)
     if form is None or len(form.shape) not in axes:
         found = "is missing" if form is None else f"has the shape {list(form.shape)}"
@@ -187,7 +189,7 @@ class Place(NamedTuple):
     ours: str
     """Path of the parameter."""
     at: Any = slice(None)
-    """Index in the parameter; kernels of attention have one axis for heads and their elements."""
+    """Index in the parameter; in kernels of attention, heads and their elements share one axis."""
     take: Callable[[np.ndarray], np.ndarray] = np.asarray
     """Function that takes the part from the variable."""
 
@@ -264,8 +266,8 @@ def _embeddings(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterat
 
 
 def _is_identity(model: ModelConfig, arrays: Arrays) -> bool:
-    """Whether the first cluster has no projection, so that ours is the identity:
-    `proj_same_dim=False`, as for One Billion Words.
+    """Returns whether the first cluster has no projection (`proj_same_dim=False`, as for One
+    Billion Words), so that our projection is the identity.
     """
     return (
         model.div_val > 1
@@ -311,7 +313,9 @@ def from_original(model: ModelConfig, ids_N: np.ndarray, params: Params, arrays:
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:
-    """Whether the path is a checkpoint. `tensorflow` has recognised those of an XLNet before."""
+    """Returns whether the path is a checkpoint. The checkpoints of an XLNet are recognised earlier,
+    by `tensorflow`.
+    """
     return tensorflow.is_checkpoint(path, listed)
 
 

@@ -7,15 +7,15 @@ their segments.
     choice          context SEP question+option SEP CLS   CLS context SEP question+option SEP
     span            paragraph SEP question SEP CLS        CLS question SEP paragraph SEP
 
-GPT-2 has none of these pieces, and its texts follow each other. The longer text of a pair loses
-pieces at its end; the end of a choice keeps its last pieces, the context its first; a long
-paragraph is read in windows, and the question keeps its first pieces. A SEP has the segment of the
-text before it. XLNet's A is the longer text in pretraining, and so the paragraph is A.
+GPT-2 has none of these pieces, and its texts follow each other. Long texts are cut. The longer text
+of a pair loses its last pieces. In a choice, question+option keeps its last pieces and the context
+its first. A long paragraph is read in windows, and the question keeps its first pieces. A SEP has
+the segment of the text before it. In XLNet's pretraining A is the longer text, so the paragraph is
+A.
 
 All functions take and return pieces, int32; `length` is the largest number of tokens of a sequence.
-A longer document is a sequence of several segments, which `Task.batch` pads on the left and cuts:
-so the last segment is full, the text before it is in the memory, and no padding stands between
-them.
+`Task.batch` pads a longer document on the left and cuts it into several segments. So the last
+segment is full, the memory holds the text before it, and no padding is between them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.members.member import Member
 
 A, B, CLASS = range(3)
-"""Numbers of segments. To XLNet only equality matters, and the memory is segment 0; a CLS that is
-the first piece has segment A.
+"""Numbers of segments. XLNet only compares them for equality, and its memory is segment 0; a CLS
+that is the first piece has segment A.
 """
 
 
@@ -48,17 +48,17 @@ class Layout(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The place of the first text."""
+        """Index of the first text's first piece."""
         return int(self.member.cls == "first")
 
     def extra(self, texts: int) -> int:
-        """The number of special pieces around one text or two."""
+        """Returns the number of special pieces around one text or two."""
         separators = self.member.separators
         return (self.member.cls != "none") + (texts - 1) * separators + min(separators, 1)
 
     def origin(self, tokens: np.ndarray) -> int:
-        """The index of a sequence's first token in the padded array; with padding on the left it
-        counts from the end.
+        """Returns the index of a sequence's first token in the padded array; negative (from the
+        end) if the padding is on the left.
         """
         return -len(tokens) if self.member.cls == "last" else 0
 
@@ -83,16 +83,16 @@ def framed(layout: Layout, *parts: np.ndarray) -> Sequence:
 def sentences(
     layout: Layout, length: int, first: np.ndarray, second: np.ndarray | None = None
 ) -> Sequence:
-    """Lays out a sentence or a pair. The longer text loses pieces one by one, the second at a
-    tie.
+    """Lays out a sentence or a pair. The longer text loses pieces one by one; at equal lengths, the
+    second text.
     """
     if second is None:
         return framed(layout, first[: length - layout.extra(1)])
     room = length - layout.extra(2)
     a, b = len(first), len(second)
     if a + b > room:
-        # The shorter text is cut only if it is longer than half; then both end equal, or A a piece
-        # longer.
+        # The shorter text is cut only if it is longer than half of the room. Then both get equal
+        # lengths, or A one piece more.
         a, b = max(room - b, min(a, (room + 1) // 2)), max(room - a, min(b, room // 2))
     return framed(layout, first[:a], second[:b])
 
@@ -100,8 +100,8 @@ def sentences(
 def choice(
     layout: Layout, length: int, context: np.ndarray, option: np.ndarray, most: int
 ) -> Sequence:
-    """Lays out an option of a multiple choice; `option`, the question and the option, keeps its
-    last `most` pieces.
+    """Lays out an option of a multiple choice. `option` holds the question and the option, and
+    keeps its last `most` pieces.
     """
     room = length - layout.extra(2)
     option = option[max(0, len(option) - min(most, room)) :]
@@ -115,10 +115,10 @@ class Window(NamedTuple):
     """First piece of the window in the paragraph."""
     sequence: Sequence
     first: int
-    """Place of that piece in the padded sequence; see `Layout.origin`."""
+    """Index of the piece `start` in the padded sequence; see `Layout.origin`."""
     best_N: np.ndarray
-    """bool for each piece of the paragraph in the window: whether this window has the most context
-    around it of all windows.
+    """bool [N], for each piece of the paragraph in this window: whether this window is the best of
+    all windows for the piece; see `windows`.
     """
 
 
@@ -129,8 +129,8 @@ def windows(
     of the question.
 
     The context of a piece is the number of pieces before or after it in the window, whichever is
-    smaller, plus 0.01 of the window's length, as in the original: the last window may be shorter.
-    The first of equally good windows is the best.
+    smaller, plus 0.01 times the window's length, as in the original, because the last window may be
+    shorter. The first of equally good windows is the best.
     """
     room = length - layout.extra(2)
     question = question[: min(most, room - 1)]

@@ -1,9 +1,10 @@
-"""The characters of a text behind its pieces: for answers, which are parts of the text and not of
-its normalised form.
+"""The place of each piece in the original text: an answer is a part of that text, not of its
+normalised form.
 
 Two steps change characters before a piece is found: `Normalization`, and SentencePiece's own rules.
-SentencePiece reports the bytes of its input behind a piece. `Normalization` treats words one
-by one, and normalised prefixes of a word show which character came from which: nothing is guessed.
+SentencePiece reports the bytes of its input for each piece. `Normalization` changes each word
+separately, so normalised prefixes of a word show exactly which original character gave which
+normalised character.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ class Pieces(NamedTuple):
     tokens_N: np.ndarray
     """int32."""
     start_N: np.ndarray
-    """First character in the original text; never falls."""
+    """Index of the first character in the original text; never decreases."""
     end_N: np.ndarray
-    """The character after the last; equal to the start for a piece without a character."""
+    """Index after the last character; equal to the start for a piece without a character."""
 
     def covering(self, start: int, end: int) -> tuple[int, int]:
-        """The first and the last piece of the characters [start, end), which are not all white
-        space.
+        """Returns the first and the last piece of the characters [start, end), which are not all
+        white space.
 
-        If a character became several pieces, SentencePiece gives it to the last of them; the empty
-        ones before it count as well.
+        If a character became several pieces, SentencePiece assigns it to the last of these pieces;
+        the empty pieces before that are included.
         """
         first = min(
             np.searchsorted(self.end_N, start, side="right"), np.searchsorted(self.start_N, start)
@@ -47,7 +48,7 @@ class Pieces(NamedTuple):
 def encode(tokenizer: Tokenizer, text: str) -> Pieces:
     """Encodes one text with the place of every piece. Raises BadInput for counted vocabularies."""
     if isinstance(tokenizer, Subwords):
-        # The library also aligns its own normalisation.
+        # The library's offsets refer to the text before its own normalisation.
         found = tokenizer.backend.encode(text, add_special_tokens=False)
         start_N, end_N = np.array(found.offsets, np.int64).reshape(-1, 2).T
         return Pieces(np.array(found.ids, np.int32), start_N, end_N)
@@ -67,22 +68,23 @@ def encode(tokenizer: Tokenizer, text: str) -> Pieces:
     for piece in sentencepiece_pb2.SentencePieceText.FromString(message).pieces:  # pyright: ignore[reportAttributeAccessIssue]
         parts = tokenizer.digit_comma.get(piece.id, [piece.id])
         start, end = by_byte[piece.begin], by_byte[piece.end]
-        # Digits and a comma have a character each; a space before them goes with the first digit.
+        # A part has one character per digit or comma; a space before the number belongs to the
+        # first part.
         lengths = [len(tokenizer.pieces[part].lstrip("▁")) for part in parts[1:]]
         cuts = [start, *(end - sum(lengths[place:]) for place in range(len(lengths))), end]
         tokens += parts
         starts += cuts[:-1]
         ends += cuts[1:]
     start_N, end_N = np.array(starts, np.int64), np.array(ends, np.int64)
-    # A character ends where the next other character starts: so an accent belongs to the letter
-    # before it.
+    # A piece ends where the next original character that left a trace starts, so a removed accent
+    # belongs to the letter before it.
     after = source[np.minimum(np.searchsorted(source, source, side="right"), len(normalized))]
     end_N = np.where(end_N > start_N, after[end_N - 1], source[start_N])
     return Pieces(np.array(tokens, np.int32), source[start_N], end_N)
 
 
 def aligned(normalization: Normalization, text: str) -> tuple[str, np.ndarray]:
-    """The normalised text, and the character of `text` for each of its n characters and for its
+    """Returns the normalised text, and the index in `text` of each of its n characters and of its
     end: int64 [n + 1].
     """
     parts, source = list[str](), list[int]()
@@ -94,7 +96,8 @@ def aligned(normalization: Normalization, text: str) -> tuple[str, np.ndarray]:
         elif (normal := normalization(run)) == run:
             of_run = range(len(run))
         else:
-            # The last character whose prefix is not longer, past characters that leave nothing.
+            # For normalised character i: the last character before which at most i normalised
+            # characters are, so characters that leave nothing are skipped.
             before = np.maximum.accumulate(
                 [len(normalization(run[:length])) for length in range(len(run))]
             )

@@ -1,4 +1,4 @@
-"""WordPiece and byte-level BPE, by the `tokenizers` library: the vocabularies of BERT, RoBERTa and
+"""WordPiece and byte-level BPE with the `tokenizers` library: the vocabularies of BERT, RoBERTa and
 GPT-2.
 
     level      a piece                                special pieces
@@ -7,9 +7,9 @@ GPT-2.
     bytebpe    bytes, a space as `Ġ` before its word  <s> <pad> </s> <unk> <mask>, or
                                                       <|endoftext|> alone
 
-A `tokenizer.json` has everything: how a text is normalised and cut, and the pieces. In a corpus and
-in a work directory any program with that library can read it. It lacks padding, truncation and the
-special pieces around a text, which the model adds. A "[MASK]" in a text stays text.
+A `tokenizer.json` has the pieces and the steps that normalise and cut a text. Any program with that
+library can read the file in a corpus or a work directory. The file lacks padding, truncation and
+the special pieces around a text, which the model adds. A "[MASK]" in a text stays text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ it.
 """
 
 _END = "<|endoftext|>"
-# Pieces in the place of ids.
+# Special pieces instead of ids.
 _BERT = SpecialIds("[UNK]", None, None, "[CLS]", "[SEP]", "[PAD]", "[MASK]", None, None)
 _ROBERTA = SpecialIds("<unk>", "<s>", "</s>", "<s>", "</s>", "<pad>", "<mask>", "</s>", None)
 # Padding is never read, but must be a piece.
@@ -57,19 +57,19 @@ _FIRST = {
     "bytebpe": ["<s>", "<pad>", "</s>", "<unk>"],
 }
 _MASK = "<mask>"  # the last piece, as RoBERTa has it
-# At most one in so many pieces of a WordPiece vocabulary is a character; rarer characters are
+# At most one in this many pieces of a WordPiece vocabulary is a character; rarer characters are
 # [UNK].
 _ALPHABET = 4
 _ATTACHED = frozenset(".,:;!?)]}%'")  # punctuation that mostly has no space before it
 _GAPS = "its ids have gaps, or two pieces have one id"
 
-# Of the many processes of `prepare` each has one core.
+# `prepare` runs many processes with one core each.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class _AsIs(Normalization):
-    """Normalization of texts for a tokenizer that normalises: only white space around a sentence
-    goes.
+    """Normalization for a tokenizer that normalises itself: removes only white space around a
+    sentence.
     """
 
     def __call__(self, text: str) -> str:
@@ -86,7 +86,7 @@ class Subwords(Tokenizer):
 
     Attributes:
       backend: the tokenizer of the library.
-      folder: the folder whose settings count, or "".
+      folder: the folder whose settings apply, or "".
       content: the `tokenizer.json` that a corpus keeps.
     """
 
@@ -94,10 +94,10 @@ class Subwords(Tokenizer):
 
     def __init__(self, path: str, normalization: Normalization = AS_IS, folder: str = ""):
         """Loads one of `FILES`. `normalization` (`lower` and `keep_accents`) is for a `vocab.txt`,
-        which has none. With `folder` its settings count (`tokenizer_fields`).
+        which has none. With `folder`, the settings of that folder apply (see `tokenizer_fields`).
 
-        Raises BadInput: the file is missing, damaged or of another kind, has a normalisation
-          itself, or a field cannot be used.
+        Raises BadInput: the file is missing, damaged or of another kind, `normalization` is given
+        for a file that fixes its own, or a field cannot be used.
         """
         self.path, self.normalization = str(path), AS_IS
         self._given, self.folder = normalization, folder
@@ -152,7 +152,7 @@ class Subwords(Tokenizer):
         return self.backend.normalizer.normalize_str(text) if self.backend.normalizer else text
 
     def normalized(self, text: str) -> str:
-        """The text itself, whose spaces the tokenizer needs."""
+        """Returns the text unchanged, because the tokenizer needs its spaces."""
         return text
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -162,10 +162,10 @@ class Subwords(Tokenizer):
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; special pieces other than unknown ones are left out. Bytes that are not
-        UTF-8 become U+FFFD.
+        """Returns the text of ids, without special pieces except the unknown piece. Bytes that are
+        not UTF-8 become U+FFFD.
 
-        Pieces of WordPiece have a space before them, except parts of a word and most punctuation.
+        A space precedes each WordPiece piece, except a part of a word and most punctuation.
         """
         left_out = set(self.special.ids()) - {self.special.unk}
         text = b"".join(
@@ -174,7 +174,9 @@ class Subwords(Tokenizer):
         return text.removeprefix(" ") if self.level == "wordpiece" else text
 
     def _text(self, index: int) -> bytes:
-        """The bytes of a piece, with the space that `decode` puts before a word of WordPiece."""
+        """Returns the bytes of a piece, with the space that `decode` puts before a WordPiece
+        word.
+        """
         piece = self.pieces[index]
         if self.level == "bytebpe":
             return piece.encode() if index in self._added else bytes(map(_BYTES.__getitem__, piece))
@@ -185,8 +187,8 @@ class Subwords(Tokenizer):
 
 
 def _bytes() -> dict[str, int]:
-    """The byte of each character in pieces of byte-level BPE: visible characters stand for
-    themselves, those from U+0100 on for the other bytes.
+    """Returns the byte of each character in pieces of byte-level BPE: a visible character stands
+    for its own code, and the characters from U+0100 on stand for the other bytes.
     """
     seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [code for code in range(256) if code not in seen]
@@ -236,7 +238,7 @@ def _made(path: str, text: str, normalization: Normalization) -> Json:
 
 
 def _check_unnormalized(path: str, normalization: Normalization) -> None:
-    """Raises BadInput for steps of normalisation, which the file fixes itself."""
+    """Raises BadInput if `normalization` has steps, because the file fixes its own."""
     if vars(normalization) not in _SAYS_NOTHING:
         raise BadInput(
             f"tokenizer {path}: its normalisation is fixed; leave out --uncased, "
@@ -245,8 +247,8 @@ def _check_unnormalized(path: str, normalization: Normalization) -> None:
 
 
 def _empty(level: str, normalization: Normalization, path: str) -> Any:
-    """A tokenizer of the library without pieces. Raises BadInput for steps of normalisation that
-    the level does not have.
+    """Returns a tokenizer of the library without pieces. Raises BadInput for steps of normalisation
+    that the level does not have.
     """
     if normalization.nfkc or level == "bytebpe":
         _check_unnormalized(path, normalization)
@@ -264,7 +266,7 @@ def _empty(level: str, normalization: Normalization, path: str) -> Any:
 
 
 def _document(made: Any, pieces: Sequence[str], merges: Sequence[Sequence[str]] = ()) -> Json:
-    """A `tokenizer.json` with these pieces by id."""
+    """Returns a `tokenizer.json` with these pieces by id."""
     document = json.loads(made.to_str())
     flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
     document["added_tokens"] = [
@@ -298,13 +300,13 @@ def train(
             (each for each in counts if not each.isspace()), key=lambda each: (-counts[each], each)
         )
         alphabet = sorted(visible[: (vocab_size - len(first)) // _ALPHABET])
-        # The trainer would number the continuing characters in the order of a hash table, which no
-        # two processes share.
+        # The trainer would number the continuing characters in the order of a hash table, which
+        # differs between processes.
         special = [*first, *alphabet, *(f"##{each}" for each in alphabet)]
     trainer = made.model.get_trainer()
     trainer.vocab_size, trainer.special_tokens = vocab_size - len(last), special
     trainer.initial_alphabet, trainer.limit_alphabet = alphabet, len(alphabet)
-    # A pair that occurs once becomes no piece.
+    # A pair must occur at least twice to become a piece.
     trainer.min_frequency, trainer.show_progress = 2, False
     made.train_from_iterator(texts, trainer)
     model: Mapping[str, Any] = json.loads(made.to_str())["model"]

@@ -4,12 +4,13 @@ XLNet's nine special pieces have the first ids, as in the released models:
 
     0 <unk>  1 <s>  2 </s>  3 <cls>  4 <sep>  5 <pad>  6 <mask>  7 <eod>  8 <eop>
 
-Other code asks `Tokenizer.special` for them, because other families have other ids. ALBERT's
+Other code reads them from `Tokenizer.special`, because other families have other ids. ALBERT's
 SentencePiece model has
 
     0 <pad>  1 <unk>  2 [CLS]  3 [SEP]  4 [MASK]
 
-Text never gives a control piece, but it gives `<eop>` where it contains it, as in the original.
+A text never encodes to a control piece, but "<eop>" in a text encodes to `<eop>`, as in the
+original.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class SpecialIds(NamedTuple):
     pad: Any
     mask: Any
     eod: Any
-    """End of a document; without it documents follow each other."""
+    """End of a document; without this piece, documents follow each other directly."""
     eop: Any
-    """End of a paragraph, which is also a symbol of texts."""
+    """End of a paragraph; a text may spell this piece."""
 
     def ids(self) -> list[int]:
         """The ids of the pieces in the vocabulary, ascending."""
@@ -61,8 +62,8 @@ ALBERT_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 
 
 def special_of(pieces: Sequence[str]) -> tuple[SpecialIds, tuple[str, ...]]:
-    """The special ids of a SentencePiece model and their pieces from id 0 on: ALBERT's if it has
-    them, or else XLNet's.
+    """Returns the special ids of a SentencePiece model and their pieces from id 0 on: ALBERT's if
+    the model has them, otherwise XLNet's.
     """
     is_albert = tuple(pieces[: len(ALBERT_PIECES)]) == ALBERT_PIECES
     return (ALBERT, ALBERT_PIECES) if is_albert else (XLNET, SPECIAL_PIECES)
@@ -70,7 +71,8 @@ def special_of(pieces: Sequence[str]) -> tuple[SpecialIds, tuple[str, ...]]:
 
 _WORD = "▁"  # SentencePiece's mark for a space
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
-# Unicode names of the characters of scripts that put no space between words. Hangul does.
+# First words of the Unicode names of characters in scripts without spaces between words; Hangul has
+# spaces.
 _WITHOUT_SPACES = (
     "CJK ", "IDEOGRAPHIC ", "KANGXI ", "BOPOMOFO ", "HIRAGANA ", "KATAKANA ", "HALFWIDTH KATAKANA ",
     "YI ", "NUSHU ", "TANGUT ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ", "TAI ",
@@ -80,9 +82,11 @@ _WITHOUT_SPACES = (
 _FOLLOWING = frozenset("\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3")
 _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
 _CONTINUATION = bytes(range(0x80, 0xC0))  # in UTF-8 the bytes of a character after its first one
-# Characters in one SentencePiece call, which uses a large multiple of this as memory.
+# Largest number of characters in one SentencePiece call, which needs a large multiple of their
+# memory.
 _LONGEST_TEXT = 1_000_000
-# Characters: at most 16384 bytes, beyond which SentencePiece silently drops a line.
+# Largest number of characters of a training line: at most 16384 bytes, because SentencePiece
+# silently drops a longer line.
 _LONGEST_TRAINING_LINE = 4096
 
 
@@ -101,7 +105,7 @@ class Normalization:
     keep_accents: bool = False
     """Whether to skip decomposition (NFKD) and the removal of accents."""
     remove_space: bool = True
-    """Whether to strip, and to make every run of white space a single space."""
+    """Whether to strip the text, and to make every run of white space a single space."""
     nfkc: bool = False
     """Whether to compose at the end (NFKC), which also replaces compatibility characters such as
     full-width letters.
@@ -128,13 +132,13 @@ def _without_accents(run: re.Match[str]) -> str:
 
 
 def has_accents(pieces: Iterable[str]) -> bool:
-    """Whether a piece has a combining mark, alone or in one character with a letter."""
+    """Returns whether a piece has a combining mark, alone or in one character with a letter."""
     return any(map(unicodedata.combining, unicodedata.normalize("NFKD", "".join(pieces))))
 
 
 class Tokenizer:
-    """A SentencePiece model with XLNet's special ids. Safe to share between threads, cheap to
-    pickle.
+    """A SentencePiece model with the special ids of XLNet or ALBERT. Safe to share between threads,
+    cheap to pickle.
 
     Attributes:
       vocab_size, pieces: the number of pieces V, and the pieces by id.
@@ -153,8 +157,8 @@ class Tokenizer:
     """Name of the file in a corpus and in a work directory."""
 
     def __init__(self, path: str, normalization: Normalization = Normalization()):
-        """Loads a model. Raises BadInput: no file, no SentencePiece model, or other pieces in the
-        place of the special ones.
+        """Loads a model. Raises BadInput: no file, no SentencePiece model, or pieces other than the
+        special pieces at their ids.
         """
         self.path = str(path)
         self.normalization = normalization
@@ -175,7 +179,7 @@ class Tokenizer:
                 raise BadInput(
                     f"tokenizer {path}: id {index} holds {piece!r}, XLNet needs "
                     f"{expected!r} there; train one with `xlnet-jax prepare`, or "
-                    "use that of a released XLNet"
+                    "use the tokenizer of a released XLNet"
                 )
         self.word_start = np.array([starts_word(piece) for piece in self.pieces])
         self.word_start[self.special.ids()] = True
@@ -196,11 +200,11 @@ class Tokenizer:
         return _load, (type(self), self.path, self.normalization, self.sha256)
 
     def cleaned(self, text: str) -> str:
-        """The text after all steps before it is cut into pieces."""
+        """Returns the text after all steps that come before the cut into pieces."""
         return self.normalization(text)
 
     def normalized(self, text: str) -> str:
-        """The text as `encode_normalized` takes it."""
+        """Returns the text as `encode_normalized` takes it."""
         return self.normalization(text)
 
     def encode(self, text: str) -> np.ndarray:
@@ -208,8 +212,8 @@ class Tokenizer:
         return self.encode_normalized([self.normalized(text)])[0]
 
     def __call__(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encodes N texts, padded at the right: ids int32 [N, T], and bool [N, T], whether they are
-        pieces and no padding.
+        """Encodes N texts, padded at the right: ids int32 [N, T], and bool [N, T], False for
+        padding.
         """
         tokens, length_N = self.encode_normalized([self.normalized(text) for text in texts])
         real_NT = np.arange(length_N.max(initial=0)) < length_N[:, None]
@@ -241,11 +245,11 @@ class Tokenizer:
         return concatenated(encoded)
 
     def text_lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """The length of the text of each id: characters (code points) and UTF-8 bytes, int64 [V]
-        both.
+        """Returns the length of the text of each id, in characters (code points) and in UTF-8
+        bytes, int64 [V] both.
 
         The text is normalised. SentencePiece's mark counts as a space, also at the start of a
-        sentence; special pieces are no text. A byte that continues a character counts no character.
+        sentence; special pieces have length 0. A byte that continues a character adds no character.
         """
         texts = [b""] * self.vocab_size
         for index in self.text_ids.tolist():
@@ -260,35 +264,35 @@ class Tokenizer:
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; control pieces are left out, unknown pieces become ⁇."""
+        """Returns the text of ids; control pieces are left out, unknown pieces become ⁇."""
         return self.processor.decode([int(index) for index in ids])
 
 
 @functools.lru_cache(1)
 def _load(kind: Any, path: str, normalization: Normalization, sha256: str, *more: str) -> Tokenizer:
-    del sha256  # part of the key: the same path may hold another tokenizer the next time
+    del sha256  # part of the cache's key: the file at this path may change
     return kind(path, normalization, *more)
 
 
 def concatenated(ids: Sequence[Sequence[Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of S texts one after the other, int32 [N], and their number for each text, int64
-    [S].
+    """Returns the ids of S texts one after the other, int32 [N], and their number for each text,
+    int64 [S].
     """
     length_S = np.fromiter(map(len, ids), np.int64, len(ids))
     return np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(length_S.sum())), length_S
 
 
 def byte_of(piece: str) -> bytes:
-    """The byte of a piece such as `<0x41>`."""
+    """Returns the byte of a piece such as `<0x41>`."""
     return bytes.fromhex(piece[3:5])
 
 
 def starts_word(piece: str) -> bool:
-    """Whether a piece starts a word: where a target span may start.
+    """Returns whether a piece starts a word: a target span may start there.
 
-    As in the original these are pieces after a space, punctuation alone, and special pieces; also
-    all letters and punctuation of scripts without spaces, except characters that belong to the
-    character before.
+    As in the original, a piece after a space, a single punctuation mark and a special piece start a
+    word. Letters and punctuation of scripts without spaces do too, except characters that belong to
+    the character before.
     """
     first = piece[:1]
     if first in (_WORD, "<") or piece in _PUNCTUATION:
@@ -306,17 +310,19 @@ def starts_word(piece: str) -> bool:
 
 
 def without_spaces(character: str) -> bool:
-    """Whether a character belongs to a script without spaces between words."""
+    """Returns whether a character belongs to a script without spaces between words."""
     return unicodedata.name(character, "").startswith(_WITHOUT_SPACES)
 
 
 def ends_in_digit_comma(piece: str) -> bool:
-    """Whether the digit-comma rule splits the piece."""
+    """Returns whether the digit-comma rule splits the piece."""
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 
 def _split_digit_comma(processor: sentencepiece.SentencePieceProcessor, piece: str) -> list[int]:
-    """Ids for a piece that ends in digit and comma: the number encoded again, then the comma."""
+    """Returns the ids for a piece that ends in digit and comma: the ids of the number, encoded
+    again, then the comma.
+    """
     parts = processor.encode(piece[:-1].replace(_WORD, ""), out_type=str)
     if piece[0] != _WORD and parts[0][0] == _WORD:
         parts = parts[1:] if parts[0] == _WORD else [parts[0][1:], *parts[1:]]
@@ -336,7 +342,7 @@ def cut(text: str, length: int) -> Iterator[str]:
 
 
 class TooLittleText(BadInput):
-    """A text that gives fewer pieces than were asked for."""
+    """A text that gives fewer pieces than requested."""
 
 
 def train_tokenizer(
@@ -346,9 +352,9 @@ def train_tokenizer(
     sentence, and writes it to `path`; an existing file is kept.
 
     `vocab_size` includes the special pieces; `seed` is for SentencePiece's own sampling, from ten
-    million sentences on. Equal arguments give equal bytes, `threads` among them, which changes the
-    order of floating-point sums. Raises TooLittleText, or BadInput for all else that SentencePiece
-    refuses.
+    million sentences on. Equal arguments, also equal `threads`, give equal bytes: `threads` changes
+    the order of floating-point sums. Raises TooLittleText, or BadInput for any other refusal of
+    SentencePiece.
     """
     sentencepiece.set_random_generator_seed(seed)
     model = io.BytesIO()
@@ -367,7 +373,7 @@ def train_tokenizer(
             bos_id=XLNET.bos,
             eos_id=XLNET.eos,
             pad_id=-1,
-            # <pad> is a control symbol, or it would not get id 5.
+            # <pad> must be a control symbol to get id 5.
             control_symbols=list(SPECIAL_PIECES[XLNET.cls : XLNET.eop]),
             # After <eop> the symbols of the released models, ids 9-16.
             user_defined_symbols=[SPECIAL_PIECES[XLNET.eop], *'.()"-–£€'],
@@ -376,8 +382,8 @@ def train_tokenizer(
             minloglevel=2,
         )
     except RuntimeError as error:
-        # SentencePiece names a place in its source, then the fault and the largest or smallest
-        # size.
+        # SentencePiece's message names a place in its source, then the error and the largest or
+        # smallest size.
         reason = " ".join(str(error).rpartition("] ")[2].split()) or summary(error)
         kind = TooLittleText if "size too high" in reason else BadInput
         raise kind(f"no tokenizer of --vocab_size={vocab_size}: {reason}") from error

@@ -1,10 +1,10 @@
 """The fields in the files of a tokenizer from another program, and how each is treated here:
 `FIELDS`.
 
-Classes of `transformers` replace the steps of a tokenizer.json by their own, with the switches of
-tokenizer_config.json or their defaults. So does this package, and refuses a tokenizer.json with
-steps that no switch makes. Where tokenizer_config.json is missing or names
-`PreTrainedTokenizerFast`, the steps of tokenizer.json count.
+A class of `transformers` replaces the steps of a tokenizer.json by the steps of the class, with the
+switches of tokenizer_config.json or their defaults. This package does the same, and refuses a
+tokenizer.json with steps that no switch makes. If tokenizer_config.json is missing or names
+`PreTrainedTokenizerFast`, the steps of tokenizer.json apply.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ FIELDS = {
             "added_tokens_decoder additional_special_tokens extra_special_tokens unk_token "
             "bos_token eos_token cls_token sep_token pad_token mask_token"
         ),
-        # Lengths, results beside ids, output; the origin of the files, and how they are opened.
+        # Lengths, results other than ids, decoding, origin of the files, and options for opening
+        # them.
         FREE: "model_max_length max_len max_length max_seq_length truncation truncation_side "
         "truncation_strategy stride padding padding_side pad_to_multiple_of pad_token_type_id "
         "model_input_names clean_up_tokenization_spaces spaces_between_special_tokens errors "
@@ -38,7 +39,7 @@ FIELDS = {
         "is_local local_files_only processor_class transformers_version init_inputs _commit_hash "
         "cache_dir verbose model_type tokenizer_type task_specific_params cls_token_id "
         "bos_token_id eos_token_id pad_token_id unk_id legacy "
-        # Special pieces that a text spells are always text here.
+        # Here a special piece that a text spells is always encoded as text.
         "split_special_tokens",
         "null false": "add_bos_token add_eos_token fix_mistral_regex byte_fallback",
         "null true": "add_special_tokens",
@@ -110,8 +111,8 @@ _TYPES = {
     "tokenizer_class": str,
     "added_tokens_decoder": dict,
 }
-# Fields of steps and models that change no ids, that a class has a switch for, or that `FIELDS`
-# treats.
+# Fields of steps and models that are not compared: they change no ids, a class has a switch for
+# them, or `FIELDS` treats them.
 _NOT_COMPARED = (
     "trim_offsets lowercase strip_accents handle_chinese_chars add_prefix_space vocab merges "
     "unk_token fuse_unk continuing_subword_prefix end_of_word_suffix byte_fallback dropout"
@@ -149,7 +150,7 @@ class Settings:
     Attributes:
       where, said: the path and content of its tokenizer_config.json.
       names: the content of its special_tokens_map.json.
-      verbatim: whether the steps of a tokenizer.json count unchanged.
+      verbatim: whether the steps of a tokenizer.json apply unchanged.
       added: added tokens in the form of a tokenizer.json.
     """
 
@@ -190,15 +191,15 @@ class Settings:
             ) from error
 
     def check(self, opened: Tokenizer) -> None:
-        """Raises BadInput for a field that a tokenizer cannot have, another special piece than
-        here, or an added token with the id of another piece.
+        """Raises BadInput for a field that this tokenizer cannot have, a special piece that differs
+        from the tokenizer's, or an added token with the id of another piece.
         """
         check_fields(
             self.said,
             ["tokenizer_config.json", opened.level, *["verbatim"] * self.verbatim],
             self.where,
         )
-        # GPT-2 has no piece for padding, and takes any.
+        # GPT-2 has no piece for padding, so any piece is accepted.
         ours = {
             f"{name}_token": opened.pieces[index]
             for name, index in opened.special._asdict().items()
@@ -213,7 +214,7 @@ class Settings:
         ids = {piece: index for index, piece in enumerate(opened.pieces)}
         for token in self.added:
             text, number = token["content"], token["id"]
-            # The id of a token that is no piece is above all pieces.
+            # An added token that is not a piece must have an id above all pieces.
             if number != ids.get(text, max(number, opened.vocab_size)):
                 raise BadInput(
                     f"{self.where}: added token {text!r:.60} has id {number}, which is another "
@@ -221,11 +222,11 @@ class Settings:
                 )
 
     def apply(self, document: Json, usual: Json | None, roles: Collection[str | None]) -> None:
-        """Gives a tokenizer.json the steps of its class and the added tokens. All tokens but the
-        special pieces, `roles`, are found in texts, as in the other program.
+        """Gives a tokenizer.json the steps of its class and the added tokens. As in the other
+        program, added tokens are found in texts, except the special pieces, `roles`.
 
-        `usual` has the steps without switches; None keeps the steps of the file. Raises BadInput if
-        the file has other steps than `usual`.
+        `usual` has the steps of the class before its switches are set; None keeps the steps of the
+        file. Raises BadInput if the file has other steps than `usual`.
         """
         if usual:
             for name in ("normalizer", "pre_tokenizer", "model"):

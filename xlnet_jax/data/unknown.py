@@ -1,5 +1,5 @@
-"""Warnings of text that a tokenizer does not know, because it was made for another language, script
-or case.
+"""Warnings of text that a tokenizer does not know, because the tokenizer was made for another
+language, script or case.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 from xlnet_jax.data.tokenizer import Tokenizer
 
 LEAST_SHARE = 0.005
-"""Share of unknown pieces from which on there is a warning."""
+"""Smallest share of unknown pieces that gives a warning."""
 
 _LONGEST = 40  # characters of an example
 _log = logging.getLogger("xlnet_jax")
 
 
 def example(tokenizer: Tokenizer, text: str) -> str:
-    """The first word of a text that has an unknown piece, or the text if no word has one, cut to
-    `_LONGEST` characters.
+    """Returns the first word of a text with an unknown piece, or the text if no word has such a
+    piece, cut to `_LONGEST` characters.
     """
     words = ((word, tokenizer.encode(word)) for word in text.split())
     return next((word for word, ids_N in words if tokenizer.special.unk in ids_N), text)[:_LONGEST]
@@ -31,7 +31,7 @@ def warn(unknown: int, pieces: int, where: str, example: Callable[[], str]) -> N
     if unknown >= max(1, LEAST_SHARE * pieces):
         _log.warning(
             "%s: the tokenizer does not know %.1f %% of the pieces, such as %r; "
-            "take one of this language, script and case",
+            "use a tokenizer of this language, script and case",
             where,
             100 * unknown / pieces,
             example(),
@@ -41,8 +41,8 @@ def warn(unknown: int, pieces: int, where: str, example: Callable[[], str]) -> N
 def warn_of_texts(
     tokenizer: Tokenizer, where: str, ids: Sequence[np.ndarray], text_of: Callable[[int], str]
 ) -> None:
-    """Calls `warn` for N texts, whose ids are int [n] each; `text_of` gives the text of a number
-    below N.
+    """Calls `warn` for N texts with the ids `ids`, int [n] each; `text_of` returns the text of a
+    number below N.
     """
     of_text = [int(np.count_nonzero(tokens_N == tokenizer.special.unk)) for tokens_N in ids]
     warn(

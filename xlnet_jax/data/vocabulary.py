@@ -1,5 +1,5 @@
 """Counted vocabularies of words, characters or bytes, as in Transformer-XL: special pieces, then
-all others by falling frequency.
+all other pieces by decreasing frequency.
 
     level        pieces                        "\\n" in a text      not in the vocabulary
     words        separated by white space      `<eos>`, id 9       `<unk>`, id 0
@@ -8,8 +8,8 @@ all others by falling frequency.
 
 The cut-offs of an adaptive softmax need the order by frequency. The nine special pieces have
 XLNet's ids. The file is JSON: `vocabulary` (the level), `verbatim`, `pieces` and `counts`, both by
-id. SentencePiece has models of words and characters too, but cannot tell U+2581 from a space, and
-knows no line ends.
+id. SentencePiece has models of words and characters too, but cannot distinguish U+2581 from a
+space, and has no line ends.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Vocabulary(Tokenizer):
 
     Attributes:
       level: `words`, `characters` or `bytes`.
-      verbatim: whether text is encoded unchanged; otherwise every line is normalised before.
+      verbatim: whether text is encoded unchanged; otherwise every line is normalised first.
       counts: int64 [V], how often each piece occurred in the counted text.
     """
 
@@ -136,7 +136,7 @@ class Vocabulary(Tokenizer):
             or not all(re.fullmatch(one, piece) for piece in plain)
         ):
             raise ValueError(
-                f"its pieces are not the special ones and then different {self.level} with counts"
+                f"its pieces must be the special pieces, then different {self.level}, with counts"
             )
 
     def normalized(self, text: str) -> str:
@@ -170,8 +170,8 @@ class Vocabulary(Tokenizer):
         return tokens_N, np.array([len(each) // width for each in encoded], np.int64)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without special pieces except `<unk>` for an unknown word. Words are
-        joined by a space. Bytes that are not UTF-8 become U+FFFD.
+        """Returns the text of ids, without special pieces except `<unk>` for an unknown word. Words
+        are joined by a space. Bytes that are not UTF-8 become U+FFFD.
         """
         if self.level != "words":
             return b"".join(self._text(index) for index in ids if index >= _FIRST).decode(
@@ -184,7 +184,7 @@ class Vocabulary(Tokenizer):
         return re.sub(r" ?\n ?", "\n", text)
 
     def _text(self, index: int) -> bytes:
-        """The bytes of a piece, with a space next to a word."""
+        """Returns the bytes of a piece, with a space after a word."""
         piece = self.pieces[index]
         if self.level == "words":
             return b"\n" if piece == END_OF_LINE else f"{piece} ".encode()
@@ -192,17 +192,17 @@ class Vocabulary(Tokenizer):
 
 
 def class_of(level: str) -> type[Tokenizer]:
-    """The class of a level."""
+    """Returns the tokenizer class of a level."""
     return Tokenizer if level == "sentencepiece" else Subwords if level in LEVELS else Vocabulary
 
 
 def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tokenizer:
-    """Opens a SentencePiece model, one of `subwords.FILES`, a counted vocabulary, which is any
-    other `.json` file, or a folder with one of `FOUND`; see `open_in`. Raises BadInput as the
-    classes do.
+    """Opens a SentencePiece model, one of `subwords.FILES`, a counted vocabulary (any other `.json`
+    file), or a folder with one of `FOUND` (see `open_in`). Raises BadInput as the classes do.
 
-    The default normalisation is recorded in the corpus or run of the file. Elsewhere a vocabulary
-    with accents that `prepare` made keeps accents, and all others have the original's steps.
+    The default normalisation is the record of the corpus or run that holds the file. Without a
+    record, a vocabulary with accents that `prepare` made keeps accents, and any other vocabulary
+    has the original's steps.
     """
     path = str(path)
     is_folder = not path.endswith((".json", ".model", ".txt")) and (
@@ -215,8 +215,9 @@ def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tok
     if path.endswith((*FILES, ".txt")):
         return Subwords(path, normalization or AS_IS)
     opened = (Vocabulary if path.endswith(".json") else Tokenizer)(path, normalization or PLAIN)
-    # SentencePiece's program, which made the released models, writes the name of the file into
-    # them. Its own classes cannot be imported beside the older protobuf that Beam needs.
+    # A model without a file name in it is from `prepare`: SentencePiece's program, which made the
+    # released models, writes the name. `_second` reads it, because SentencePiece's own classes
+    # cannot be imported beside the older protobuf that Beam needs.
     if (
         normalization is None
         and (isinstance(opened, Vocabulary) or not _second(_second(opened.content)))
@@ -227,16 +228,16 @@ def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tok
 
 
 def _second(message: bytes) -> bytes:
-    """Field 2 of a protobuf message: `trainer_spec` of a SentencePiece model, `model_prefix` of a
-    `trainer_spec`.
+    """Returns field 2 of a protobuf message: `trainer_spec` of a SentencePiece model,
+    `model_prefix` of a `trainer_spec`.
     """
     fields = UnknownFieldSet(Empty.FromString(message))
     return next((field.data for field in fields if field.field_number == 2), b"")
 
 
 def _recorded(folder: str) -> Normalization | None:
-    """The recorded normalisation of a tokenizer in the folder of a corpus or of a run's copy; None
-    elsewhere.
+    """Returns the normalisation that is recorded in the folder of a corpus or of a run's copy; None
+    for any other folder.
     """
     for path in (os.path.join(folder, name) for name in ("manifest.json", "normalization.json")):
         if data := files.read_if_there(path):
@@ -249,7 +250,9 @@ def _recorded(folder: str) -> Normalization | None:
 
 
 def file_in(folder: str, listed: Collection[str]) -> str | None:
-    """The path of the tokenizer's file in a folder, also of another program; None without one."""
+    """Returns the path of the tokenizer's file in a folder, also if another program wrote it; None
+    if the folder has no such file.
+    """
     return next((os.path.join(folder, name) for name in FOUND if name in listed), None)
 
 
@@ -283,8 +286,8 @@ def open_in(folder: str, path: str, steps: Normalization | None = None) -> Token
     ]
     if above:
         _log.warning(
-            "%s: added tokens above the pieces are rows without a piece, and a text that spells "
-            "one is cut as any other: %s",
+            "%s: added tokens above the pieces have embedding rows but no pieces; a text that "
+            "spells such a token is cut like any other text: %s",
             folder,
             ", ".join(above),
         )
@@ -317,7 +320,7 @@ def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
 
 
 def unexportable(tokenizer: Tokenizer, name: str) -> str | None:
-    """The reason why Hugging Face's class of a member cannot have a vocabulary, or None."""
+    """Returns the reason why Hugging Face's class of a member cannot use a vocabulary, or None."""
     row, pad, xlnet_ids = MEMBERS[name].padding_row, tokenizer.special.pad, MEMBERS[name].xlnet_ids
     if isinstance(tokenizer, Vocabulary) or (xlnet_ids and tokenizer.special != XLNET):
         kinds = (
@@ -326,7 +329,7 @@ def unexportable(tokenizer: Tokenizer, name: str) -> str | None:
             else "SentencePiece pieces, WordPiece or BPE"
         )
         return f"a vocabulary of {tokenizer.level}; Hugging Face needs {kinds}; use --format=orbax"
-    # Hugging Face's class treats the embedding of this row apart.
+    # Hugging Face's class treats the embedding of the padding row differently.
     return (
         None
         if row in (-1, pad)
@@ -368,8 +371,9 @@ def write_counted(
     """Writes the vocabulary of some counts; an existing file is kept. Equal counts give equal
     bytes.
 
-    It has the most frequent pieces, at most `bound` with the special ones; None = `LARGEST`. Raises
-    BadInput if characters or bytes exceed the bound, because all of them are needed.
+    It has the most frequent pieces: at most `bound`, including the special pieces; None =
+    `LARGEST`. Raises BadInput if characters or bytes exceed the bound, because all of them are
+    needed.
     """
     ends = {END_OF_LINE: counts.get("\n", 0)} if level == "words" else {}
     reserved = {*SPECIAL_PIECES, END_OF_LINE, "\n"} if level == "words" else set[str]()
@@ -387,7 +391,7 @@ def write_counted(
 def write_pieces(
     path: str, level: str, plain: list[str], counts: list[int], verbatim: bool
 ) -> None:
-    """Writes a vocabulary of the special pieces, then `plain`, and how often each of those
+    """Writes a vocabulary: the special pieces, then the pieces `plain` and how often each of them
     occurred; an existing file is kept.
     """
     content = {

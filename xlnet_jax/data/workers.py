@@ -1,4 +1,4 @@
-"""Worker processes: the number of cores, and an end together with the process that started them."""
+"""Worker processes: the number of cores for them, and their end when their parent process ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 def cores() -> int:
-    """The number of cores that a scheduler lets this process run on."""
+    """Returns the number of cores that a scheduler lets this process run on."""
     return len(os.sched_getaffinity(0))
 
 

@@ -1,5 +1,5 @@
-"""Classes, numbers and choices for texts, from the vector of CLS: GLUE and RACE, and the smallest
-complete `Task`s.
+"""Tasks that predict classes, a number or an option from the vector of CLS, as for GLUE and RACE.
+They are the smallest complete `Task`s.
 
 Classes are trained with the cross-entropy, numbers with the squared error. If a text may have any
 number of classes, each class has a sigmoid and a cross-entropy. Every option of a multiple choice
@@ -29,7 +29,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Classification(Task):
-    """One of the classes in `finetune.labels`."""
+    """Predicts one of the classes in `finetune.labels`."""
 
     read = staticmethod(readers.labelled)
     usual = staticmethod(readers.usual)
@@ -47,7 +47,7 @@ class Classification(Task):
         return Classifier(config, len(self.labels), self.loss)
 
     def output(self, prediction: Labels) -> Json:
-        """`label`, and `scores`: the probability of each class."""
+        """Returns `label`, and `scores`: the probability of each class."""
         share_N = softmax(prediction["logits"][0].astype(np.float64))
         return {
             "label": self.labels[share_N.argmax()],
@@ -55,8 +55,8 @@ class Classification(Task):
         }
 
     def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
-        """Accuracy, F1 and Matthews' correlation. With two classes F1 is the F1 of the
-        second; with more, the mean of the F1 of all classes.
+        """Returns accuracy, F1 and Matthews' correlation. With two classes F1 is the F1 of the
+        second class; with more, the mean F1 of all classes.
         """
         label_N = np.array([self.labels.index(str(example.label)) for example in examples])
         predicted_N = np.array([self.labels.index(output["label"]) for output in outputs])
@@ -66,28 +66,28 @@ class Classification(Task):
 
 
 class MultiLabelClassification(Classification):
-    """Any number of the classes in `finetune.labels`."""
+    """Predicts any number of the classes in `finetune.labels`."""
 
     read = staticmethod(readers.multi_labelled)
     ranking = ("f1_micro", "f1_macro")
     loss = staticmethod(binary_cross_entropy)
 
     def target(self, example: Example) -> Labels:
-        """1 for each class that the example has, else 0."""
+        """Returns 1 for each class of the example, else 0."""
         label_C = np.zeros(len(self.labels), np.float32)
         label_C[[self.label_number(name, example) for name in example.label or ()]] = 1
         return {"label": label_C}
 
     def output(self, prediction: Labels) -> Json:
-        """`labels`: the classes with a probability above 0.5, and `scores`: the probability of each
-        class.
+        """Returns `labels`, the classes with a probability above 0.5, and `scores`, the probability
+        of each class.
         """
         share_C = expit(prediction["logits"][0].astype(np.float64))
         scores = dict(zip(self.labels, share_C.tolist(), strict=True))
         return {"labels": [name for name, share in scores.items() if share > 0.5], "scores": scores}
 
     def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
-        """F1 over all labels together, and the mean of the F1 of each label."""
+        """Returns the F1 over all labels together, and the mean F1 of the single labels."""
         label_NC = np.array([self.target(example)["label"] for example in examples], int)
         predicted_NC = np.array([[*output["scores"].values()] for output in outputs]) > 0.5
         return metrics.multi_label_f1(label_NC, predicted_NC)
@@ -110,28 +110,28 @@ class Regression(Task):
         return Classifier(config, 1, squared_error)
 
     def output(self, prediction: Labels) -> Json:
-        """`score`: the number."""
+        """Returns `score`, the number."""
         return {"score": float(prediction["logits"][0, 0])}
 
     def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
-        """Pearson's and Spearman's correlation."""
+        """Returns Pearson's and Spearman's correlation."""
         return correlations(examples, [output["score"] for output in outputs])
 
 
 class MultipleChoice(Task):
-    """The right one of several options for a question about a context. Labels are letters from A,
-    or numbers from 0.
+    """Predicts the right option for a question about a context. Labels are letters from A, or
+    numbers from 0.
     """
 
     read = staticmethod(readers.multiple_choice)
     options = frozenset({"max_question", "segments"})
-    no_label = staticmethod(lambda _: unlabelled.rule(("0", "1")))  # -1 is no option
+    no_label = staticmethod(lambda _: unlabelled.rule(("0", "1")))  # -1 = no label
     texts = (4, 2 + len(LETTERS))
     ranking = ("accuracy",)
 
     @classmethod
     def labels_of(cls, examples: Sequence[Example]) -> set[str]:
-        """See `Task`. Raises BadInput for numbers that count from 1, as in ARC."""
+        """See `Task`. Raises BadInput for labels that count the options from 1, as in ARC."""
         labels = {str(example.label).strip().upper() for example in examples}
         if any(map(str.isdecimal, labels)) and not labels & {"0", *LETTERS}:
             raise BadInput(
@@ -141,7 +141,7 @@ class MultipleChoice(Task):
         return set()
 
     def sequences(self, example: Example) -> list[layouts.Sequence]:
-        """One for each option."""
+        """Returns a sequence for each option."""
         context, question, *options = example.texts
         context_N, most = self.tokenizer.encode(context), self.config.finetune.max_question
         # An option fills the blank of the question, or follows the question.
@@ -157,7 +157,7 @@ class MultipleChoice(Task):
         return {"label": np.int32(0 if example.label is None else _option(example))}
 
     def head(self, config: ModelConfig) -> Classifier:
-        """One logit for each sequence."""
+        """Returns a head with one logit for each sequence."""
         return Classifier(config, 1, cross_entropy)
 
     def gold(self, example: Example) -> str:
@@ -165,19 +165,21 @@ class MultipleChoice(Task):
         return LETTERS[_option(example)]
 
     def output(self, prediction: Labels) -> Json:
-        """`label`: the letter of the best option, and `scores`: the probabilities of all."""
+        """Returns `label`, the letter of the best option, and `scores`, the probability of each
+        option.
+        """
         share_C = softmax(prediction["logits"][:, 0].astype(np.float64))
         return {"label": LETTERS[share_C.argmax()], "scores": share_C.tolist()}
 
     def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
-        """The share of right answers."""
+        """Returns the share of right answers."""
         right = np.array([self.gold(example) for example in examples])
         chosen = np.array([output["label"] for output in outputs])
         return {"accuracy": metrics.accuracy(right, chosen)}
 
 
 def _option(example: Example) -> int:
-    """The number of the right option. Raises BadInput for a label that is no option."""
+    """Returns the number of the right option. Raises BadInput for a label that names no option."""
     label, options = str(example.label).strip(), len(example.texts) - 2
     index = int(label) if label.isdecimal() else -1
     if len(label) == 1 and index < 0:
@@ -191,7 +193,7 @@ def _option(example: Example) -> int:
 
 
 def number_of(example: Example) -> float:
-    """The label as a number. Raises BadInput for a label that is not a finite float32."""
+    """Returns the label as a number. Raises BadInput for a label that is not a finite float32."""
     try:
         value = float(example.label)
     except (TypeError, ValueError, OverflowError):
@@ -204,7 +206,7 @@ def number_of(example: Example) -> float:
 
 
 def correlations(examples: Sequence[Example], predicted: Sequence[float]) -> dict[str, float]:
-    """Pearson's and Spearman's correlation of predicted numbers with the labels."""
+    """Returns Pearson's and Spearman's correlation of predicted numbers with the labels."""
     label_N, predicted_N = np.array([*map(number_of, examples)]), np.array(predicted)
     return {
         "pearson": metrics.pearson(label_N, predicted_N),

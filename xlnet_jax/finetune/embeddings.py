@@ -40,12 +40,12 @@ class EmbeddingHead(nn.Module):
     """Whether vectors have length 1."""
 
     def vectors(self, hidden: Hidden) -> jax.Array:
-        """[B, C, D], at least float32."""
+        """Returns the vectors, [B, C, D], at least float32."""
         pooled_BCD = self._pooled(hidden)
         return _unit(pooled_BCD, jnp) if self.normalize else pooled_BCD
 
     def _pooled(self, hidden: Hidden) -> jax.Array:
-        """[B, C, D], of any length."""
+        """Returns the pooled vectors before normalisation, [B, C, D]."""
         if self.pooling in ("cls", "last"):
             return high(hidden.cls_BCD if self.pooling == "cls" else hidden.last_BCD)
         h_BCTD = high(hidden.h_BCTD)
@@ -55,16 +55,18 @@ class EmbeddingHead(nn.Module):
         return jnp.einsum("bct,bctd->bcd", real_BCT, h_BCTD) / real_BCT.sum(axis=2)[:, :, None]
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """loss_B of rows of two texts."""
+        """Returns loss_B of rows of two texts."""
         return contrastive_losses(self.vectors(hidden), self.temperature)
 
     def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
-        """The vectors."""
+        """Returns the vectors."""
         return {"vectors": self.vectors(hidden)}
 
 
 def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
-    """The losses [B] of the rows on this device, with the texts of the whole batch as negatives."""
+    """Returns the losses [B] of the rows on this device, with the texts of the whole batch as
+    negatives.
+    """
     unit_B2D = _unit(vectors_B2D, jnp)
     mesh = jax.sharding.get_abstract_mesh()
     # Under `jit` an array is the whole batch; under `shard_map` it is the part of one device.
@@ -79,7 +81,7 @@ def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
 
 
 class Embeddings(Task):
-    """Vectors of pairs of texts, or in `predict` of single texts."""
+    """Makes vectors of pairs of texts, in `predict` also of single texts."""
 
     read, usual = staticmethod(readers.pairs), staticmethod(readers.usual_pair)
     options = frozenset({"normalize", "pooling", "segments", "temperature"})
@@ -92,7 +94,7 @@ class Embeddings(Task):
         return ("spearman", "pearson") if len(columns) > 2 else ("accuracy",)
 
     def sequences(self, example: Example) -> list[layouts.Sequence]:
-        """One for each text."""
+        """Returns a sequence for each text."""
         encode = self.tokenizer.encode
         return [layouts.sentences(self.layout, self.length, encode(text)) for text in example.texts]
 
@@ -102,14 +104,14 @@ class Embeddings(Task):
         return EmbeddingHead(options.pooling, options.temperature, options.normalize)
 
     def output(self, prediction: Labels) -> Json:
-        """The vector of each text, and the cosine of two."""
+        """Returns the vector of each text, and the cosine of two texts."""
         vectors_CD = prediction["vectors"]
         pair = {"similarity": float(np.dot(*_unit(vectors_CD)))} if len(vectors_CD) == 2 else {}
         return {"vectors": vectors_CD.tolist()} | pair
 
     def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
-        """Correlations of the cosines with the labels; without labels the share of first texts
-        whose nearest second text is their partner.
+        """Returns the correlations of the cosines with the labels. Without labels: the share of
+        first texts whose nearest second text is their partner.
         """
         if examples[0].label is not None:
             return correlations(examples, [output["similarity"] for output in outputs])

@@ -33,8 +33,8 @@ log = logging.getLogger("xlnet_jax")
 
 @dataclasses.dataclass(frozen=True)
 class InOrder:
-    """`loader.Dispatches` of one batch each: all rows once, `size` at a time. This host feeds the
-    rows `local` of each batch.
+    """Dispatches (`loader.Dispatches`) of one batch each, which read every row once, `size` rows
+    per batch. This host feeds the rows `local` of each batch.
     """
 
     task: Task
@@ -47,7 +47,9 @@ class InOrder:
         return -(-len(self.rows) // self.size)
 
     def __call__(self, index: int) -> Any:
-        """A batch with a leading axis of length 1. Rows of weight 0 fill up the last batch."""
+        """Returns batch `index` with a leading axis of length 1. Rows of weight 0 fill up the last
+        batch.
+        """
         chosen = self.rows[index * self.size : (index + 1) * self.size]
         return jax.tree.map(
             lambda x: x[None, self.local], self.task.batch(chosen, self.size, self.segment_len)
@@ -55,9 +57,9 @@ class InOrder:
 
 
 Predictor = Callable[..., tuple[np.ndarray, dict[str, np.ndarray]]]
-"""The function that `predictor` makes."""
+"""Type of the function that `predictor` makes."""
 Write = Callable[..., dict[str, np.ndarray]]
-"""The predictions of a task that writes texts, from parameters, rows and hooks; see
+"""Function from parameters, rows and hooks to the predictions of a task that writes texts; see
 `infer.text_to_text.Writer`.
 """
 
@@ -76,7 +78,7 @@ def predictor(task: Task, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Pr
         with meshes.RULES.applied():
             return recipe.model.evaluate(params, batch)
 
-    # Every host scores all predictions.
+    # Replicated, because every host scores all predictions.
     compiled = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
     def predict(
@@ -105,7 +107,7 @@ class TaskEvaluator:
         self._write, self._workdir = write, workdir
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> Json:
-        """`score` (by `Task.metric`), all scores of the task by name, the mean `loss` as in
+        """Returns `score` (by `Task.metric`), all scores of the task by name, the mean `loss` as in
         training, and `rank` = -score.
         """
         task, dev = self._dev.task, self._dev
@@ -133,7 +135,7 @@ class TaskEvaluator:
         return {"loss": number(loss), "score": score, **scores, "rank": -score}
 
     def described(self, scores: Json) -> str:
-        """The ranking score and the loss, for the log."""
+        """Returns the ranking score and the loss, for the log."""
         examples = quantity(len(self._dev.examples), "dev example")
         return (
             f"{self._dev.task.metric} {scores['score']:.4f}, "

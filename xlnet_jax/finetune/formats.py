@@ -4,19 +4,19 @@ the format.
     tfds:NAME:SPLIT     see `data.prepare.records`; classes have their names
     *.csv  *.tsv        a header and one row per example; with finetune.columns `0,1,...` no header.
                         A .tsv has no quotes, as in GLUE
-    *.jsonl  *.ndjson   one object per line, an array of objects, or SQuAD 1.1 or 2.0; each of the
-    *.json              three ends may have any of these
+    *.jsonl  *.ndjson   one object per line, an array of objects, or SQuAD 1.1 or 2.0, in a file of
+    *.json              any of these three endings
     *.parquet           one row per example
     *.conll  *.conllu   a line for each word with its tags, a blank line after a sentence; columns
     *.iob  *.iob2       count from 0
     *.bio  *.txt
-    *.txt               lines of fastText, if the first starts with `__label__`
+    *.txt               lines of fastText, if the first line starts with `__label__`
     two other files     text_to_text: the sources and the targets, line by line
     a folder            all files below it that `prepare` reads. A .txt is one JSON object, as in
                         RACE, or a text whose label is the name of its folder, as in aclImdb
 
 The name of a text file may also end in .gz or .zst. Several sources are separated by commas. A
-record is a dictionary with its file and row, which every message names in its one line.
+record is a dictionary with its file and row. Every message is one line and names both.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 
 _WITH_FIELDS = [".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet"]
-"""Ends of the names of files whose records have named fields."""
+"""Endings of the names of files whose records have named fields."""
 _WITH_WORDS = [".conll", ".conllu", ".iob", ".iob2", ".bio"]
 NAMES = ["id", "idx", "index", "guid"]
 """Usual names of the field that identifies an example."""
@@ -62,13 +62,13 @@ class Record(NamedTuple):
     """The error of a record that could not be read."""
 
     def checked(self) -> Record:
-        """The record itself. Raises BadInput if it could not be read."""
+        """Returns the record itself. Raises BadInput if it could not be read."""
         if self.error is not None:
             raise self.error
         return self
 
     def field(self, name: str) -> Any:
-        """The field of this name. Raises BadInput if it is missing."""
+        """Returns the field of this name. Raises BadInput if it is missing."""
         if name not in self.fields:
             raise BadInput(
                 f"{self.where}: no column {name!r}, "
@@ -77,7 +77,7 @@ class Record(NamedTuple):
         return self.fields[name]
 
     def text(self, name: str) -> str:
-        """A field that must be a text. Raises BadInput if it is empty or no text."""
+        """Returns a field that must be a text. Raises BadInput if it is empty or not a text."""
         value = self.field(name)
         if isinstance(value, str) and value.strip():
             return value
@@ -87,14 +87,16 @@ class Record(NamedTuple):
         raise BadInput(f"{self.where}: {name!r} {wrong}; correct the row or remove it")
 
     def list(self, name: str) -> list[Any]:
-        """A field that must be a list. Raises BadInput if it is none."""
+        """Returns a field that must be a list. Raises BadInput if it is not a list."""
         value = self.field(name)
         if not isinstance(value, list):
             raise BadInput(f"{self.where}: {name!r} must be a list, and is {str(value)[:60]!r}")
         return value
 
     def first(self, names: Iterable[tuple[str, ...]], what: str) -> tuple[str, ...]:
-        """The first group of names whose fields all exist. Raises BadInput if no group does."""
+        """Returns the first group of names whose fields all exist. Raises BadInput if no group
+        does.
+        """
         for each in names:
             if self.fields.keys() >= {*each}:
                 return each
@@ -117,8 +119,8 @@ class Record(NamedTuple):
 
 
 def records(config: Config, source: str) -> Iterator[Record]:
-    """The records of all sources, in order. A damaged row of a table or of JSON lines is a record
-    with an `error`.
+    """Yields the records of all sources, in order. A damaged row of a table or of JSON lines is a
+    record with an `error`.
 
     Raises BadInput if a source is missing, empty, damaged, not UTF-8 or of an unknown kind, and
     RestartMe if a bucket does not answer.
@@ -137,8 +139,8 @@ def records(config: Config, source: str) -> Iterator[Record]:
 
 
 def has_records(task: str, name: str) -> bool:
-    """Whether a file for `predict` has records as for training; other files have a text in each
-    line.
+    """Returns whether a file for `predict` has records, as a training file has; other files have a
+    text in each line.
     """
     kind = kind_of(name)
     if kind.format == "tfds" or kind.suffix in _WITH_FIELDS:
@@ -150,7 +152,7 @@ def has_records(task: str, name: str) -> bool:
 
 
 def _line_files(names: list[str]) -> Iterator[Record]:
-    """The records of a file of sources and a file of targets, line by line."""
+    """Yields the records of a file of sources and a file of targets, line by line."""
     if len(names) != 2:
         raise BadInput(
             f"{','.join(names)}: name two files of lines, SOURCES,TARGETS, or a .jsonl, .tsv or "
@@ -196,8 +198,8 @@ def _records(config: Config, name: str) -> Iterator[Record]:
 
 
 def _in_folder(path: str, label: str, text: str) -> Record:
-    """A JSON object, or a text whose label is its folder. Texts outside of the label folders and in
-    the folder `unsup` of aclImdb have no label.
+    """Returns a JSON object, or a text whose label is its folder. Texts outside of the label
+    folders and in the folder `unsup` of aclImdb have no label.
     """
     if text.lstrip().startswith("{"):
         return Record(path, files.json_object(text, path))
@@ -218,12 +220,14 @@ def _decoded(file: Source) -> str:
 
 
 def _csv_rows(text: str, strict: bool = False) -> Iterator[list[str]]:
-    csv.field_size_limit(sys.maxsize)  # by default 131,072 characters
+    csv.field_size_limit(sys.maxsize)  # the default limit is 131,072 characters
     return csv.reader(io.StringIO(text, newline=""), strict=strict)
 
 
 def _table(path: str, text: str, numbered: bool) -> Iterator[Record]:
-    """The records of a .csv or .tsv. Rows count from 1, as in a spreadsheet, with the header."""
+    """Yields the records of a .csv or .tsv. Rows count from 1 and include the header, as in a
+    spreadsheet.
+    """
     tabs = (line.split("\t") for line in files.lines(text))
     rows = tabs if kind_of(path).suffix == ".tsv" else _csv_rows(text, strict=True)
     names, number, short = [], 0, []
@@ -254,7 +258,7 @@ def _table(path: str, text: str, numbered: bool) -> Iterator[Record]:
 
 
 def json_lines(path: str, lines: Iterable[str]) -> Iterator[Record]:
-    """A record for the JSON object in each line that is not empty."""
+    """Yields a record for the JSON object in each line that is not empty."""
     for number, line in enumerate(lines, 1):
         where = f"{path}, row {number}"
         if not line.strip():
@@ -266,8 +270,8 @@ def json_lines(path: str, lines: Iterable[str]) -> Iterator[Record]:
 
 
 def _json(path: str, text: str) -> Iterator[Record]:
-    """The records of a JSON file: SQuAD, an object with a list `data`; an array of objects; or one
-    object per line.
+    """Returns the records of a JSON file: SQuAD (an object with a list `data`), an array of
+    objects, or one object per line.
     """
     try:
         value = files.parse_json(text, path)
@@ -279,7 +283,7 @@ def _json(path: str, text: str) -> Iterator[Record]:
 
 
 def _squad(path: str, value: Json) -> Iterator[Record]:
-    """The questions of a SQuAD file. A question of a test set has no `answers`."""
+    """Yields the questions of a SQuAD file. A question of a test set has no `answers`."""
     where = path
     try:
         for article, each in enumerate(value["data"], 1):
@@ -293,7 +297,7 @@ def _squad(path: str, value: Json) -> Iterator[Record]:
 
 
 def _fasttext(path: str, text: str) -> Iterator[Record]:
-    """The text and the label of each line; several labels are a list."""
+    """Yields the text and the label of each line; several labels are a list."""
     for number, line in enumerate(files.lines(text), 1):
         if line.strip():
             labels = re.findall(rf"{PREFIX}(\S+)", line)
@@ -303,7 +307,7 @@ def _fasttext(path: str, text: str) -> Iterator[Record]:
 
 
 def _columns(line: str) -> list[str]:
-    """The columns of a line, split at tabs, or without tabs at spaces. Other white space, such as
+    """Splits a line into columns at tabs, or at spaces if it has no tab. Other white space, such as
     U+00A0, belongs to a word.
     """
     split = line.split("\t") if "\t" in line else filter(None, line.split(" "))
@@ -311,8 +315,8 @@ def _columns(line: str) -> list[str]:
 
 
 def _conll(path: str, text: str) -> Iterator[Record]:
-    """A record for each sentence. Every column is a list under its number from the start and from
-    the end: 0, 1, -2, -1.
+    """Yields a record for each sentence. Every column is a list with two names, its number from the
+    start and its number from the end: 0, 1, -2, -1.
     """
     width, numbered = 2, enumerate(files.lines(text), 1)
     for ends, group in itertools.groupby(
@@ -323,7 +327,7 @@ def _conll(path: str, text: str) -> Iterator[Record]:
         rows = {}
         for number, line, columns in sentence:
             where, other = f"{path}, row {number}", len(columns) != width
-            # `# text = ...`, but not `#this`.
+            # A comment is `# text = ...`, but not `#this`.
             if (
                 not rows
                 and line[0] == "#"
@@ -350,8 +354,8 @@ def _conll(path: str, text: str) -> Iterator[Record]:
 
 
 def _without_ranges(rows: list[list[str]]) -> list[list[str]]:
-    """The rows without `1-2` and `1.1` of CoNLL-U. Its files have at least five columns, and number
-    the words from 1 in the first.
+    """Returns the rows without the rows `1-2` and `1.1` of CoNLL-U. CoNLL-U has at least five
+    columns, of which the first numbers the words from 1.
     """
     words = [columns for columns in rows if not re.fullmatch(r"\d+[-.]\d+", columns[0])]
     counted = all(columns[0] == str(n) for n, columns in enumerate(words, 1))

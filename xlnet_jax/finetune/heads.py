@@ -3,7 +3,7 @@
     summary = Drop(tanh(W h_CLS + b))        logits = V summary + c
     GPT-2:                                   logits = V h_last
 
-The summary of BERT and ALBERT is their pooler, which the second loss of pretraining has trained.
+The summary of BERT and ALBERT is their pooler, which the sentence loss of pretraining has trained.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from xlnet_jax.model.layers import HEAD_DEPTH, Dropout, accumulator, parameter, 
 
 
 def high(x: jax.Array) -> jax.Array:
-    """The array in at least float32, the dtype of logits."""
+    """Returns the array in at least float32, the dtype of logits."""
     return x.astype(accumulator(x.dtype))
 
 
 def dropout_rate(config: ModelConfig) -> float:
-    """The dropout rate before the last layer of a head: the rate of the model, or for ALBERT, whose
-    model has no dropout, a rate of its member.
+    """Returns the dropout rate before the last layer of a head: the rate of the model. ALBERT's
+    model has no dropout, so its member has a rate for heads.
     """
     return config.member.parts.sentence_dropout or config.dropout
 
@@ -42,7 +42,7 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x_BCD: jax.Array) -> jax.Array:
-        """[B, C, in] -> [B, C, out], in the dtype of x."""
+        """Maps [B, C, in] to [B, C, out], in the dtype of x."""
         shape = x_BCD.shape[-1], self.features
         kernel_DO = parameter(self, "kernel", shape, ("embed", None), "kernel", HEAD_DEPTH)
         y_BCO = product("bcd,do->bco", x_BCD, kernel_DO)
@@ -68,7 +68,7 @@ class Summary(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
-        """One vector for each sequence, [B, C, D]."""
+        """Returns one vector for each sequence, [B, C, D]."""
         linear = Linear(self.config, self.config.d_model)
         nn.share_scope(self, linear)
         s_BCD = jnp.tanh(linear(hidden.cls_BCD))
@@ -76,8 +76,8 @@ class Summary(nn.Module):
 
 
 class Classifier(nn.Module):
-    """`outputs` logits for each sequence of a row, from its `Summary`, or without CLS from its last
-    vector.
+    """Computes `outputs` logits for each sequence of a row from its `Summary`, or without CLS from
+    its last vector.
     """
 
     config: ModelConfig
@@ -94,24 +94,24 @@ class Classifier(nn.Module):
         self.logits = Linear(self.config, self.outputs, use_bias=summarised)
 
     def __call__(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
-        """logits_BCO, at least float32."""
+        """Returns logits_BCO, at least float32."""
         read_BCD = (
             self.summary(hidden, deterministic=deterministic) if self.summary else hidden.cls_BCD
         )
         return self.logits(high(read_BCD))
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """loss_B."""
+        """Returns loss_B."""
         return self.loss(self(hidden, deterministic=deterministic), labels["label"])
 
     def predictions(self, hidden: Hidden) -> Labels:
-        """`logits` [B, C, O]."""
+        """Returns `logits` [B, C, O]."""
         return {"logits": self(hidden, deterministic=True)}
 
 
 def cross_entropy(logits_BCO: jax.Array, label_B: jax.Array) -> jax.Array:
-    """-log softmax at the label. The classes are the outputs of one sequence, or the single outputs
-    of several sequences.
+    """Returns -log softmax at the label. The classes are the outputs of one sequence, or the single
+    outputs of several sequences.
     """
     logits_BN = logits_BCO.reshape(len(logits_BCO), -1)
     is_label_BN = jnp.arange(logits_BN.shape[1])[None] == label_B[:, None]
@@ -119,13 +119,13 @@ def cross_entropy(logits_BCO: jax.Array, label_B: jax.Array) -> jax.Array:
 
 
 def binary_cross_entropy(logits_BCO: jax.Array, label_BO: jax.Array) -> jax.Array:
-    """The mean over the outputs of one sequence of -log p(label), where p is a sigmoid and the
-    label 0 or 1.
+    """Returns the mean of -log p(label) over the outputs of one sequence; p is a sigmoid, a label
+    is 0 or 1.
     """
     logits_BO = logits_BCO[:, 0]
     return (jax.nn.softplus(logits_BO) - logits_BO * label_BO).mean(axis=1)
 
 
 def squared_error(logits_BCO: jax.Array, label_B: jax.Array) -> jax.Array:
-    """(output - label)^2."""
+    """Returns (output - label)^2."""
     return (logits_BCO[:, 0, 0] - label_B) ** 2

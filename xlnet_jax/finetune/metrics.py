@@ -1,7 +1,7 @@
 """Metrics of predictions, on the host, in float64.
 
 Each metric takes the labels and the predictions of a whole split, because most metrics are not
-means over examples. They agree with scikit-learn and seqeval (`tests/peers/test_scores.py`).
+means over examples. The metrics agree with scikit-learn and seqeval (`tests/peers/test_scores.py`).
 `squad` compares answers to questions by the official rules of SQuAD 1.1 and 2.0: without case,
 punctuation, English articles and extra white space.
 """
@@ -24,12 +24,12 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def accuracy(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
-    """The share of predictions that equal their label."""
+    """Returns the share of predictions that equal their label."""
     return float(np.mean(np.equal(label_N, predicted_N)))
 
 
 def confusion(label_N: np.ndarray, predicted_N: np.ndarray) -> np.ndarray:
-    """Counts by label and prediction: int64 [C, C]."""
+    """Returns the counts by label and prediction, int64 [C, C]."""
     C = int(np.max([label_N, predicted_N])) + 1
     table_CC = np.zeros((C, C), np.int64)
     np.add.at(table_CC, (label_N, predicted_N), 1)
@@ -37,21 +37,23 @@ def confusion(label_N: np.ndarray, predicted_N: np.ndarray) -> np.ndarray:
 
 
 def f1(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
-    """F1 of class 1, as in MRPC and QQP; 0 if the class is neither a label nor predicted."""
+    """Returns the F1 of class 1, as in MRPC and QQP; 0 if the class is neither a label nor
+    predicted.
+    """
     is_one, predicted = np.equal(label_N, 1), np.equal(predicted_N, 1)
     return _ratio(2 * (is_one & predicted).sum(), is_one.sum() + predicted.sum())
 
 
 def macro_f1(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
-    """The mean of the F1 of all classes that are labels or predictions."""
+    """Returns the mean F1 of all classes that are labels or predictions."""
     table_CC = confusion(label_N, predicted_N)
     size_C = table_CC.sum(axis=0) + table_CC.sum(axis=1)
     return float(np.mean(2 * np.diag(table_CC)[size_C > 0] / size_C[size_C > 0]))
 
 
 def multi_label_f1(label_NC: np.ndarray, predicted_NC: np.ndarray) -> dict[str, float]:
-    """F1 of all classes together (`f1_micro`), and the mean of the F1 of each class (`f1_macro`),
-    from arrays [N, C] of 0 and 1.
+    """Returns the F1 of all classes together (`f1_micro`) and the mean F1 of the single classes
+    (`f1_macro`), from arrays [N, C] of 0 and 1.
 
     The F1 of a class that is neither a label nor predicted is 0.
     """
@@ -64,8 +66,8 @@ def multi_label_f1(label_NC: np.ndarray, predicted_NC: np.ndarray) -> dict[str, 
 
 
 def matthews(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
-    """Matthews' correlation for any number of classes (Gorodkin 2004, R_K); 0 where it is not
-    defined.
+    """Returns Matthews' correlation for any number of classes (Gorodkin 2004, R_K); 0 where it is
+    not defined.
     """
     table_CC = confusion(label_N, predicted_N).astype(np.float64)
     label_C, predicted_C, count = table_CC.sum(axis=1), table_CC.sum(axis=0), table_CC.sum()
@@ -75,7 +77,7 @@ def matthews(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
 
 
 def pearson(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
-    """Pearson's correlation; 0 if one side is constant."""
+    """Returns Pearson's correlation; 0 if the labels or the predictions are constant."""
     from scipy.stats import pearsonr  # JAX requires SciPy; the import takes a second
 
     x_N, y_N = np.asarray(label_N, np.float64), np.asarray(predicted_N, np.float64)
@@ -86,18 +88,21 @@ def pearson(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
 
 
 def spearman(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
-    """Pearson's correlation of the ranks; equal values have the mean of their ranks."""
+    """Returns Spearman's correlation: Pearson's correlation of the ranks. Equal values get the mean
+    of their ranks.
+    """
     from scipy.stats import rankdata
 
     return pearson(rankdata(label_N), rankdata(predicted_N))
 
 
 Sentences = Sequence[Sequence[str]]
-"""The tag of each word."""
+"""The tag of each word of each sentence."""
 
 
 def entity_f1(labels: Sentences, predicted: Sentences, names: Iterable[str] = ()) -> float:
-    """F1 of the entities in sentences of tags. Entities agree if start, end and type are equal.
+    """Returns the F1 of the entities in sentences of tags. Entities agree if start, end and type
+    are equal.
 
     The `names` of all possible labels and the tags decide the `scheme`. BIO and IOE are counted as
     in CoNLL-2003 and by default in seqeval, BIOES and BILOU as with `mode="strict"` in seqeval.
@@ -112,7 +117,8 @@ def entity_f1(labels: Sentences, predicted: Sentences, names: Iterable[str] = ()
 
 
 def entities(tags: Sequence[str], names: Iterable[str] = ()) -> list[tuple[int, int, str]]:
-    """The entities [start, end) of one sentence with their types; `names` as in `entity_f1`.
+    """Returns the entities [start, end) of one sentence with their types; `names` as in
+    `entity_f1`.
 
     An I or E after a B or I of the same type continues the entity. Every other mark except O starts
     an entity, as an I does in IOB1. With BIOES and BILOU an entity counts only if it is an S, or
@@ -139,11 +145,12 @@ NO_SCHEME = "F1 of entities needs tags of BIO, IOE, BIOES or BILOU, such as B-PE
 
 
 def scheme(labels: Iterable[str]) -> tuple[dict[str, tuple[str, str]], bool] | None:
-    """The tagging scheme of labels: the first of BIO (with IOB1), IOE, BIOES and BILOU that has the
-    marks of all labels.
+    """Finds the tagging scheme of labels: the first of BIO (with IOB1), IOE, BIOES and BILOU that
+    has the marks of all labels.
 
-    The mark of a label is the letter before its first `-` or `_`, or the letter after its last, or
-    the whole label.
+    The mark of a label is the letter before its first `-` or `_`. If these letters follow no
+    scheme, it is the letter after the last `-` or `_`. A label without `-` and `_` is itself a
+    mark.
 
     Returns:
       The mark of each label, as a letter of BIOES, and its type; and whether the scheme marks the
@@ -162,19 +169,21 @@ def scheme(labels: Iterable[str]) -> tuple[dict[str, tuple[str, str]], bool] | N
 
 
 def normalized(answer: str) -> str:
-    """An answer in lower case, then without ASCII punctuation, then without articles, then with
-    single spaces.
+    """Puts an answer in lower case, then removes ASCII punctuation, then articles, then extra white
+    space.
     """
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact(answer: str, predicted: str) -> float:
-    """1 if two `normalized` answers are equal, else 0."""
+    """Returns 1 if two `normalized` answers are equal, else 0."""
     return float(normalized(answer) == normalized(predicted))
 
 
 def words_f1(answer: str, predicted: str) -> float:
-    """F1 of the words of two answers. If an answer has no words: 1 if both have none, else 0."""
+    """Returns the F1 of the words of two answers. If an answer has no words, returns 1 if both have
+    none, else 0.
+    """
     words, predicted_words = normalized(answer).split(), normalized(predicted).split()
     if words == predicted_words:
         return 1.0
@@ -185,7 +194,7 @@ def words_f1(answer: str, predicted: str) -> float:
 def squad(
     answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer: Sequence[float]
 ) -> dict[str, float]:
-    """Scores the predicted answers to the questions of a split, "" for no answer, from 0 to 1.
+    """Scores the predicted answers to the questions of a split, from 0 to 1; "" is no answer.
 
     Args:
       answers: the true answers of each question; the best match counts.
@@ -193,10 +202,11 @@ def squad(
 
     Returns:
       `exact` and `f1`. If some questions have an answer and others none, also `has_answer_exact`,
-      `no_answer_exact` and so on. `best_exact` and `best_f1` with the best threshold of `no_answer`
-      for each, above which no answer is given; and these thresholds.
+      `no_answer_exact` and so on. `best_exact` and `best_f1` are the scores at the best threshold
+      of `no_answer`, above which no answer is given; `best_exact_threshold` and
+      `best_f1_threshold` are these thresholds.
     """
-    # An answer without words except articles is no answer.
+    # An answer of only articles and punctuation is no answer.
     nearest = [[answer for answer in true if normalized(answer)] or [""] for true in answers]
     by_metric = {
         name: np.array(
@@ -224,11 +234,12 @@ def squad(
 def best_threshold(
     gain_N: np.ndarray, silent: int, no_answer: Sequence[float]
 ) -> tuple[float, float]:
-    """The best mean score, and its threshold of `no_answer`, above which no answer is given.
+    """Returns the best mean score, and the threshold of `no_answer` that gives it. Above the
+    threshold no answer is given.
 
     Answers are added one by one, lowest `no_answer` first. Each adds its gain to `silent`, the sum
-    of the scores without answers. The lowest of equally good thresholds wins. If giving no answer
-    is best, the threshold is below every `no_answer`.
+    of the scores if no answer is given. Of equally good thresholds the lowest wins. If it is best
+    to give no answer, the threshold is below every `no_answer`.
     """
     order_N = np.argsort(no_answer, kind="stable")
     sure_N, score_M = np.array(no_answer)[order_N], np.cumsum([silent, *gain_N[order_N]])

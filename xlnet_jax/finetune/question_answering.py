@@ -6,18 +6,18 @@
     loss = (CE(start) + CE(end)) / 2 + BCE(no answer) / 2
 
 over the positions l of the paragraph and CLS. This is XLNet's head. All other members have one
-dense layer over all positions with padding, which predicts start and end independently, as in
-Google's code and in transformers. The score of their answers is the sum of both logits, and
-`no_answer` is the sum of both logits of CLS minus the score of the best answer:
+dense layer that predicts start and end independently. Its softmax covers all positions, also
+padding, as in Google's code and in transformers. The score of an answer is the sum of both logits;
+`no_answer` is the sum of both logits of CLS minus the score of the best answer.
 
     [start_l, end_l] = W h_l          loss = (CE(start) + CE(end)) / 2
 
-In training the end is conditioned on the true start. In prediction it is conditioned on each of the
-`finetune.beam` best starts, and the same number of ends for each start are ranked by log p(start) +
-log p(end | start), or by the sum of logits. A long paragraph is read in overlapping windows. In a
-window without the answer start and end are CLS. If several windows contain a start, the window with
-the most context around it counts. (`XLNetForQuestionAnswering` of transformers conditions "no
-answer" on the true start in training, and adds probabilities, not their logarithms.)
+In training the end is conditioned on the true start. In prediction the end is conditioned on each
+of the `finetune.beam` best starts. The `finetune.beam` best ends of each start are ranked by
+log p(start) + log p(end | start), or by the sum of logits. A long paragraph is read in overlapping
+windows. In a window without the answer, start and end are CLS. If several windows contain a start,
+only the window with the most context around it counts. (`XLNetForQuestionAnswering` of transformers
+conditions "no answer" on the true start in training, and adds probabilities, not their logarithms.)
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StartLogits(nn.Module):
 
     @nn.compact
     def __call__(self, h_BTD: jax.Array) -> jax.Array:
-        """[B, T]."""
+        """Returns the logits, [B, T]."""
         return Linear(self.config, 1, name="dense")(high(h_BTD))[..., 0]
 
 
@@ -62,7 +62,7 @@ class EndLogits(nn.Module):
 
     @nn.compact
     def __call__(self, h_BTD: jax.Array, start_BKD: jax.Array) -> jax.Array:
-        """[B, K, T] for the vectors of K starts."""
+        """Returns the logits, [B, K, T], for the vectors of K starts."""
         x_BKTD = jnp.tanh(Joined(self.config, name="dense_0")(h_BTD, start_BKD))
         B, K, T, D = x_BKTD.shape
         x_BND = layer_norm("norm", self.config, HEAD_DEPTH)(x_BKTD).reshape(B, K * T, D)
@@ -78,7 +78,7 @@ class Joined(nn.Module):
 
     @nn.compact
     def __call__(self, h_BTD: jax.Array, start_BKD: jax.Array) -> jax.Array:
-        """[B, K, T, D]; the parameters are those of a `Linear` from 2 D to D."""
+        """Returns [B, K, T, D]. The parameters are the same as in a `Linear` from 2 D to D."""
         D = h_BTD.shape[-1]
         kernel = parameter(self, "kernel", (2 * D, D), ("embed", None), "kernel", HEAD_DEPTH)
         bias_D = parameter(
@@ -102,8 +102,8 @@ class AnswerClass(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: Hidden, start_BT: jax.Array, *, deterministic: bool) -> jax.Array:
-        """The logit [B], from the vector of CLS and the mean vector of the start, weighted by the
-        softmax of `start_BT`.
+        """Returns the logit [B], from the vector of CLS and the mean of all vectors, weighted by
+        the softmax of `start_BT`.
         """
         h_BTD = hidden.h_BCTD[:, 0]
         start_BD = jnp.einsum("bt,btd->bd", jax.nn.softmax(start_BT).astype(h_BTD.dtype), h_BTD)
@@ -126,8 +126,8 @@ class AnswerHead(nn.Module):
         self.answer_class = AnswerClass(self.config)
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """loss_B of the module's docstring; labels [B]: start and end (positions), impossible (0 or
-        1).
+        """Returns loss_B as in the module's docstring. Labels, each [B]: start and end (positions),
+        impossible (0 or 1).
         """
         h_BTD, allowed_BT = hidden.h_BCTD[:, 0], _allowed(hidden)
         start_BT = jnp.where(allowed_BT, self.start_logits(h_BTD), FAR)
@@ -141,8 +141,8 @@ class AnswerHead(nn.Module):
         return _span_losses(start_BT, end_BT, labels) + 0.5 * no_answer_B
 
     def predictions(self, hidden: Hidden) -> Labels:
-        """The K best starts [B, K] and the K best ends of each start [B, K, K] with their log
-        probabilities; and `no_answer` [B].
+        """Returns the K best starts [B, K] and the K best ends of each start [B, K, K] with their
+        log probabilities, and `no_answer` [B].
         """
         h_BTD, allowed_BT = hidden.h_BCTD[:, 0], _allowed(hidden)
         K, T = min(self.beam, h_BTD.shape[1]), h_BTD.shape[1]
@@ -178,12 +178,12 @@ class SpanHead(nn.Module):
         return start_end_BT2[..., 0], start_end_BT2[..., 1]
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """loss_B; labels: start, end (positions), both [B]."""
+        """Returns loss_B. Labels, each [B]: start and end (positions)."""
         return _span_losses(*self._scores(hidden), labels)
 
     def predictions(self, hidden: Hidden) -> Labels:
-        """The predictions of `AnswerHead`, but with logits, for spans of at most `longest` pieces;
-        `no_answer` is the sum of both logits of CLS.
+        """Returns predictions as `AnswerHead` does, with logits in place of log probabilities, for
+        spans of at most `longest` pieces. `no_answer` is the sum of both logits of CLS.
         """
         (start_BT, end_BT), allowed_BT = self._scores(hidden), _paragraph(hidden)
         K, T = min(self.beam, start_BT.shape[1]), start_BT.shape[1]
@@ -201,7 +201,9 @@ class SpanHead(nn.Module):
 
 
 def _paragraph(hidden: Hidden) -> jax.Array:
-    """Which positions are in the paragraph, bool [B, T]. A SEP of the same segment follows it."""
+    """Returns which positions are in the paragraph, bool [B, T]. The SEP after the paragraph has
+    the same segment kind, and is left out.
+    """
     kind = layouts.A if hidden.cls == "last" else layouts.B
     is_it_BT = hidden.real_BCT[:, 0] & (hidden.segments_BCT[:, 0] == kind)
     before_it_BT = jnp.pad(is_it_BT[:, 1:], ((0, 0), (0, 1)))
@@ -209,13 +211,13 @@ def _paragraph(hidden: Hidden) -> jax.Array:
 
 
 def _allowed(hidden: Hidden) -> jax.Array:
-    """Which positions are in the paragraph or are XLNet's CLS, bool [B, T]."""
+    """Returns which positions are in the paragraph or are XLNet's CLS, bool [B, T]."""
     T = hidden.real_BCT.shape[2]
     return _paragraph(hidden) | (jnp.arange(T) == T - 1)[None]
 
 
 def _span_losses(start_BT: jax.Array, end_BT: jax.Array, labels: Labels) -> jax.Array:
-    """(CE(start) + CE(end)) / 2: [B]."""
+    """Returns (CE(start) + CE(end)) / 2, [B]."""
     return 0.5 * (cross_entropy(start_BT, labels["start"]) + cross_entropy(end_BT, labels["end"]))
 
 
@@ -227,19 +229,19 @@ class ContextWindow(NamedTuple):
     """The N pieces of the paragraph in one window."""
 
     first: int
-    """Position of the first piece; with padding on the left negative, from the end of the
-    segment.
+    """Position of the first piece; with padding on the left it is negative and counts from the end
+    of the segment.
     """
     start_N: np.ndarray
-    """First character of each piece in the context."""
+    """Index in the context of the first character of each piece."""
     end_N: np.ndarray
-    """The character after the last of each piece."""
+    """Index after the last character of each piece."""
     best_N: np.ndarray
     """bool: no other window has more context around the piece."""
 
 
 class QuestionAnswering(Task):
-    """The part of a paragraph that answers a question about it, or no answer."""
+    """Predicts the part of a paragraph that answers a question about it, or no answer."""
 
     read = staticmethod(readers.question_answering)
     options = frozenset({"stride", "max_question", "max_answer", "beam"})
@@ -253,13 +255,12 @@ class QuestionAnswering(Task):
         return functools.lru_cache(1 << 15)(functools.partial(offsets.encode, self.tokenizer))
 
     def encode(self, number: int, example: Example) -> list[Row]:
-        """One row for each window. Training takes the first of several answers."""
+        """Returns one row for each window. Of several answers, training uses the first."""
         (context, question), settings = example.texts, self.config.finetune
         paragraph, asked = self._paragraph(context), self.tokenizer.encode(question)
         if not len(paragraph.tokens_N):
             raise BadInput(
-                f"{example.where}: nothing is left of the context after "
-                "normalisation; remove the question"
+                f"{example.where}: the context is empty after normalisation; remove the question"
             )
         first = last = -1  # first and last piece of the answer
         if example.label:
@@ -286,7 +287,7 @@ class QuestionAnswering(Task):
         return rows
 
     def head(self, config: ModelConfig) -> AnswerHead | SpanHead:
-        """The head of the member; see the module's docstring."""
+        """Returns the head of the member; see the module's docstring."""
         settings = self.config.finetune
         if config.member.positions_at_input:
             return SpanHead(config, settings.beam, settings.max_answer)
@@ -295,10 +296,11 @@ class QuestionAnswering(Task):
     def outputs(
         self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]
     ) -> list[Json]:
-        """The best `answer`, or "", with its first character (`start`), its `score`, and
-        `no_answer`, which is higher where no answer is more likely.
+        """Returns the best `answer`, or "", the index of its first character (`start`), its
+        `score`, and `no_answer`. A higher `no_answer` means that no answer is more likely.
 
-        `no_answer` is the lowest of all windows, because a single window with the answer is enough.
+        `no_answer` is the lowest value of all windows, because a single window with the answer is
+        enough.
         """
         answers: list[Json] = [
             {"answer": "", "start": 0, "score": -np.inf, "no_answer": np.inf} for _ in examples
@@ -323,7 +325,9 @@ class QuestionAnswering(Task):
     def _candidates(
         self, predictions: Labels, b: int, part: ContextWindow
     ) -> list[tuple[float, int, int]]:
-        """(score, first character, character after the last) of the spans in the beam of a row."""
+        """Returns (score, index of the first character, index after the last) of the spans in the
+        beam of a row.
+        """
         start_K, end_KK = predictions["start"][b] - part.first, predictions["end"][b] - part.first
         score_KK = predictions["start_score"][b][:, None] + predictions["end_score"][b]
         count = len(part.best_N)
@@ -339,7 +343,7 @@ class QuestionAnswering(Task):
         ]
 
     def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
-        """The official scores; see `metrics.squad`."""
+        """Returns the official scores; see `metrics.squad`."""
         true = [[text for _, text in example.label] for example in examples]
         return metrics.squad(
             true, [each["answer"] for each in outputs], [each["no_answer"] for each in outputs]

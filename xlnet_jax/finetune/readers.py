@@ -1,6 +1,6 @@
 """Makes labelled examples from records, with a reader for each kind of task.
 
-`formats` reads the records; `finetune.columns` names their fields. Some labels stand for a missing
+`formats` reads the records; `finetune.columns` names their fields. Some values stand for a missing
 label; see `unlabelled`. Every error is one line with the file and the row.
 """
 
@@ -33,11 +33,11 @@ Read = Callable[[Record, list[str]], Sequence[Example]]
 
 
 def examples(read: Read, config: Config, source: str, first: Sequence[str] = ()) -> list[Example]:
-    """The examples of all records of `finetune.train` or `finetune.dev`. Raises BadInput as
-    `formats.records`.
+    """Returns the examples of all records of `finetune.train` or `finetune.dev`. Raises BadInput as
+    `formats.records` does.
 
-    Without `finetune.columns` a record is read by `first`, the names in the first record of
-    training, or if it lacks these texts by its own usual names.
+    Without `finetune.columns` a record is read by `first`, the names in the first training record.
+    A record that lacks these texts is read by its own usual names.
     """
     found, columns = [], config.finetune.column_list()
     for record in records(config, source):
@@ -47,12 +47,12 @@ def examples(read: Read, config: Config, source: str, first: Sequence[str] = ())
 
 
 def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
-    """The examples of a record that needs no label, by `finetune.columns`. A record without these
-    texts is read by its list `texts` or its usual names. Raises BadInput for a record that fits
-    neither.
+    """Returns the examples of a record, read by `finetune.columns`; the record needs no label. A
+    record without these texts is read by its list `texts`, or else by its usual names. Raises
+    BadInput for any other record.
     """
     columns, fields = config.finetune.column_list(), record.checked().fields
-    if read is pairs:  # or single texts
+    if read is pairs:  # `predict` also takes single texts
         read = labelled
         columns = [name for name in columns[:2] if name in fields] + (columns[2:] or LABELS[:1])
     if not fields.keys() & {*columns[:-1]}:
@@ -65,18 +65,20 @@ def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
 
 
 def usual(record: Record) -> list[str]:
-    """The usual names of the texts and the label in a record. Raises BadInput if it has none."""
+    """Returns the usual names of the texts and the label in a record. Raises BadInput if it has
+    none.
+    """
     return [*record.first(TEXTS, "text"), *record.first(zip(LABELS), "label")]
 
 
 def usual_pair(record: Record) -> Sequence[str]:
-    """The usual names of the two texts in a record. Raises BadInput if it has none."""
+    """Returns the usual names of the two texts in a record. Raises BadInput if it has none."""
     return record.first(TEXTS[:5], "pair of texts")
 
 
 def _named(names: Sequence[str], most: float, what: str) -> Sequence[str]:
-    """The names of columns. Raises BadInput for fewer than two or more than `most`; `what` says
-    what they must name.
+    """Returns the names of columns. Raises BadInput for fewer than two or more than `most` names;
+    `what` describes the columns that they must name.
     """
     if not 2 <= len(names) <= most:
         raise BadInput(f"finetune.columns={','.join(names)} must name {what}")
@@ -84,20 +86,21 @@ def _named(names: Sequence[str], most: float, what: str) -> Sequence[str]:
 
 
 def labelled(record: Record, columns: list[str]) -> list[Example]:
-    """Texts and a label, for classification and regression. Raises BadInput."""
+    """Reads texts and a label, for classification and regression. Raises BadInput."""
     *texts, label = _named(columns or usual(record), math.inf, "a text and a label")
     value = record.field(label)
     value = tuple(value) if isinstance(value, list) else value
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # pandas makes floats of a column with an empty cell
+        value = int(value)  # pandas reads integers as floats if a cell of the column is empty
     return [Example(tuple(map(record.text, texts)), value, record.where)]
 
 
 def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
-    """Texts and a tuple of labels, which may be empty. Raises BadInput.
+    """Reads texts and a tuple of labels, which may be empty. Raises BadInput.
 
-    A record has a list of names or whole numbers; a list with 0.0 or 1.0 for each class, whose
-    names are then 0, 1, ...; or a text of names separated by `|`, or otherwise by commas.
+    The field of the labels is a list of names or whole numbers; a list with 0.0 or 1.0 for each
+    class, whose names are then 0, 1, ...; or a text of names separated by `|`, or without `|` by
+    commas.
     """
     (example,) = labelled(record, columns)
     if example.label in (None, ""):
@@ -109,7 +112,7 @@ def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
         given = [number for number, value in enumerate(given) if value]
     labels = tuple(map(str, given))
     for name, value in zip(labels, given, strict=True):
-        # Some tables have the text of a Python list in a cell.
+        # Some tables have a Python list as text in a cell; it is refused.
         if type(value) not in (str, int) or not name or name[0] == "[" or labels.count(name) > 1:
             raise BadInput(
                 f"{record.where}: {name[:60]!r} is no label, or occurs twice; a list with a number "
@@ -119,7 +122,8 @@ def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
 
 
 def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
-    """(context, question, option, option, ...) and the letter of the right option. Raises BadInput.
+    """Reads (context, question, option, option, ...) and the letter or number of the right option.
+    Raises BadInput.
 
     A record is an article of RACE, or a single question whose options are columns or a list.
     """
@@ -138,7 +142,7 @@ def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
 
 
 def _questions(record: Record) -> list[Example]:
-    """The examples of an article of RACE."""
+    """Returns the examples of an article of RACE."""
     article, lists = record.text("article"), [record.list("questions"), record.list("options")]
     unanswered = record.field("answers") is None
     lists.append([None] * len(lists[0]) if unanswered else record.list("answers"))
@@ -153,7 +157,7 @@ def _questions(record: Record) -> list[Example]:
 
 
 def question_answering(record: Record, columns: list[str]) -> list[Example]:
-    """(context, question) and a tuple of answers (first character, text). Raises BadInput.
+    """Reads (context, question) and a tuple of answers (first character, text). Raises BadInput.
 
     The tuple is empty if the context has no answer. A question without `answers` has no label.
     """
@@ -183,11 +187,11 @@ def question_answering(record: Record, columns: list[str]) -> list[Example]:
 
 
 def token_classification(record: Record, columns: list[str]) -> list[Example]:
-    """The words of a sentence and a tuple of their tags. Raises BadInput."""
+    """Reads the words of a sentence and a tuple of their tags. Raises BadInput."""
     usual_names = ["tokens", "tags"] if "tokens" in record.fields else ["0", "-1"]
     names = _named(columns or usual_names, 2, "the words and the tags")
     words, tags = record.list(names[0]), record.field(names[1])
-    if tags is None or tags is words:  # the last column is the only one
+    if tags is None or tags is words:  # the file has a single column, without tags
         return [Example(tuple(words), None, record.where)]
     if len(words) != len(record.list(names[1])) or not words:
         raise BadInput(
@@ -197,7 +201,7 @@ def token_classification(record: Record, columns: list[str]) -> list[Example]:
 
 
 def pairs(record: Record, columns: list[str]) -> list[Example]:
-    """Two similar texts, and with a third column their similarity. Raises BadInput."""
+    """Reads two similar texts, and from a third column their similarity. Raises BadInput."""
     names = _named(columns or usual_pair(record), 3, "two texts, or two and a similarity")
     label = None
     if len(names) > 2:
@@ -206,15 +210,15 @@ def pairs(record: Record, columns: list[str]) -> list[Example]:
 
 
 def source_and_target(record: Record, columns: list[str]) -> list[Example]:
-    """A source and its target. Raises BadInput."""
+    """Reads a source and its target. Raises BadInput."""
     source, target = _named(columns or ["source", "target"], 2, "the source and the target")
     text = None if record.field(target) is None else record.text(target)
     return [Example((record.text(source),), text, record.where)]
 
 
 def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, str]:
-    """An answer and its first character: the occurrence in the context nearest to `start`. Raises
-    BadInput if the context lacks it.
+    """Finds the occurrence of an answer in the context that is nearest to `start`. Returns its
+    first character and the answer. Raises BadInput if the context lacks the answer.
     """
     if type(start) is not int or not isinstance(answer, str) or not answer.strip():
         raise BadInput(

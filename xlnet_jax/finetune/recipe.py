@@ -4,7 +4,7 @@
     segment S         ->  Hidden  ->  losses of the head  ->  sum / number of rows
 
 No position predicts a token, so batches have no target slots and the model no query stream. Every
-position of a text sees all others, or in a member without CLS the earlier ones.
+position of a text sees all other positions, or, in a member without CLS, all earlier positions.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from xlnet_jax.train.recipe import Recipe
 class TaskModel:
     """A transformer and the head of a task, with the methods of a `train.loss.LanguageModel`.
 
-    The parameters are the tree of the transformer, and `head`. The vector of the query stream is
-    kept, so that an export is complete.
+    The parameters are the tree of the transformer, and `head`. The tree keeps the unused vector of
+    the query stream, so that an export is complete.
     """
 
     transformer: XLNet
@@ -44,8 +44,8 @@ class TaskModel:
     task: Task
 
     def init(self, key: jax.Array, batch: TaskBatch) -> dict[str, Any]:
-        """Initial parameters in Flax's boxes. Those of the head do not depend on the
-        transformer.
+        """Returns the initial parameters in Flax's boxes. The parameters of the head do not depend
+        on the transformer.
         """
         inputs, config = self._segment(batch, 0), self.transformer.config
         memory = empty_memory(config, len(inputs.tokens), 0)
@@ -63,11 +63,11 @@ class TaskModel:
         return {"task": 1.0}
 
     def divisors(self, batch: TaskBatch) -> dict[str, jax.Array]:
-        """The number of real rows."""
+        """Returns the number of real rows."""
         return {"task": batch.weight.sum()}
 
     def carried(self, rows: int) -> tuple[()]:
-        """Nothing: examples do not follow each other."""
+        """Returns nothing, because examples do not follow each other."""
         return ()
 
     def row_losses(
@@ -78,14 +78,16 @@ class TaskModel:
         dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
     ) -> RowLosses:
-        """The losses of a batch, whose rows have the numbers `rows_B` in the whole batch."""
+        """Returns the losses of a batch; `rows_B` numbers its rows in the whole batch."""
         hidden = self.hidden(params, batch, dropout_key, rows_B)
         loss_B = self._losses(params, hidden, batch, dropout_key)
         weight_B = batch.weight.astype(loss_B.dtype)
         return RowLosses({"task": (weighed(loss_B, weight_B), weight_B)}, memory)
 
     def evaluate(self, params: Any, batch: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """loss_B and the predictions of the head without dropout, also for rows of weight 0."""
+        """Returns loss_B and the predictions of the head without dropout, also for rows of weight
+        0.
+        """
         hidden = self.hidden(params, batch)
         predictions = self.head.apply({"params": params["head"]}, hidden, method="predictions")
         return self._losses(params, hidden, batch), predictions
@@ -129,7 +131,7 @@ class TaskModel:
             filled = jax.lax.stop_gradient(
                 run(jax.lax.stop_gradient(params), segment, memory).memory
             )
-            # Padding before a text is at the left end of the memory, so it is not valid.
+            # Padding before a text fills the left end of the memory; these slots are not valid.
             real_N = self._is_text(batch.tokens[:, :, : segment + 1]).sum(axis=(2, 3)).reshape(-1)
             assert isinstance(filled, Memory)
             memory = Memory(filled.hidden_LBMD, jnp.minimum(filled.valid_B, real_N))
@@ -147,7 +149,7 @@ class TaskModel:
         return tokens != self.task.tokenizer.special.pad
 
     def _segment(self, batch: TaskBatch, segment: int) -> Batch:
-        """A segment of all sequences as input of the transformer, [B * C, T]."""
+        """Returns a segment of all sequences as input of the transformer, [B * C, T]."""
         tokens, kinds = (
             x[:, :, segment].reshape(-1, x.shape[-1]) for x in (batch.tokens, batch.segments)
         )
@@ -174,7 +176,9 @@ class TaskModel:
 
 
 def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
-    """Arguments of `apply`. Without a key dropout is off; every use has another `number`."""
+    """Returns arguments of `apply`. Without a key dropout is off; every use has a different
+    `number`.
+    """
     return {
         "deterministic": key is None,
         "rngs": key if key is None else {"dropout": jax.random.fold_in(key, number)},
@@ -182,8 +186,8 @@ def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
 
 
 def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
-    """The recipe of a task. `row` is any of its rows, for the number of sequences and the shapes of
-    the labels.
+    """Returns the recipe of a task. `row`, any row of the task, gives the number of sequences and
+    the shapes of the labels.
     """
     if isinstance(task, TextToText):
         objective = config.objective
@@ -197,8 +201,8 @@ def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
     def example_batch(batch_size: int) -> TaskBatch:
         return jax.tree.map(np.zeros_like, task.batch([row], batch_size))
 
-    # The FLOPs are those of masked language modelling without memory, whose model has the content
-    # stream only; most tasks have no targets.
+    # A step has the FLOPs of masked language modelling without memory, which computes the content
+    # stream only. Most tasks have no targets.
     predicted = config.data.segment_len if isinstance(task, TextToText) else 0
     alone = config.changed(
         model={"memory_len": 0}, data={"num_predict": predicted, "objective": "mlm"}

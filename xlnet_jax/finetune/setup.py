@@ -1,4 +1,4 @@
-"""From a configuration to a task, its tokenizer and its encoded examples, without using a device.
+"""Makes a task, its tokenizer and its encoded examples from a configuration, without a device.
 
 Architecture (`config.ARCHITECTURE`) and tokenizer come from the pretrained run
 (`checkpoint.init_from`), and after the start from the work directory; a run from scratch takes them
@@ -10,9 +10,9 @@ The rows of each batch are a function of the step:
     n = first + (step - start) * B + row of the batch
     epoch = n // N
 
-This is the stream of pretraining with windows of one "token" (a row) and one window per block, and
-(start, first, B) is an entry of its data plan. So the batch size may change, and a resumed run
-reads the same rows as an undisturbed run.
+This is the stream of pretraining, where a row is a window of one "token" and the only window of its
+block. (start, first, B) is an entry of the data plan. So the batch size may change, and a resumed
+run reads the same rows as an undisturbed run.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TaskData:
     def build(
         self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
     ) -> TaskBatch:
-        """The batch of the rows in the windows `where`."""
+        """Returns the batch of the rows in the windows `where`."""
         together = len(where.block_B) // len(rows)
         groups = [
             as_one_row([self.rows[n] for n in numbers])
@@ -103,7 +103,7 @@ def encode_examples(task: Task, path: str, examples: Sequence[Example]) -> TaskD
 
 
 def rows_of(task: Task, examples: Sequence[Example]) -> list[Row]:
-    """The rows of all examples. Raises BadInput as `add_example`."""
+    """Returns the rows of all examples. Raises BadInput as `add_example` does."""
     before, rows = [], []
     for example in examples:
         add_example(task, example, before, rows)
@@ -143,8 +143,8 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     If the run in `workdir` has started, model and tokenizer are read there, because `init_from` may
     be gone.
 
-    Raises BadInput for no task, a key that the task does not read, a source or an example that the
-    task cannot use, and a tokenizer of another model.
+    Raises BadInput if no task is set or the task does not read a key that is set. Raises BadInput
+    also for a source or an example that the task cannot use, and for a tokenizer of another model.
     """
     if config.pretrains:
         raise BadInput(f"finetune.task is none; choose one of {', '.join(TASKS)}")
@@ -153,13 +153,13 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
             "finetune.train is empty; name the training examples: --config.finetune.train=FILE"
         )
     kind, started = TASKS[config.finetune.task], workdirs.read_config(workdir) is not None
-    if not started:  # an older version may have started with a key that is now refused
+    if not started:  # an older version may have accepted a key that is now refused
         kind.check_options(config)
     config, tokenizer = _model(config, workdir if started else "")
     config, examples, dev_examples = _read(kind, config)
     # Rows do not follow each other; batching them here is faster than in a worker process.
     config = config.changed(data={"corpus": "", "windows_per_block": 1, "workers": 0})
-    if kind.several_lengths:  # all steps of a dispatch have the same length
+    if kind.several_lengths:  # all steps of a dispatch must have the same length
         config = config.changed(train={"steps_per_dispatch": 1})
     if config.evaluation.every:
         config = config.changed(checkpoint={"keep_best": max(1, config.checkpoint.keep_best)})
@@ -199,8 +199,8 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
 
 
 def _read(kind: type[Task], config: Config) -> tuple[Config, list[Example], list[Example]]:
-    """The configuration with the names of labels and columns, and the labelled examples of the
-    training set and the dev set. Raises BadInput.
+    """Returns the configuration with the names of labels and columns, and the labelled examples of
+    the training set and the dev set. Raises BadInput.
     """
     source, path = config.finetune.train, config.finetune.dev
     guessed = kind.usual and not config.finetune.columns
@@ -245,8 +245,8 @@ def _split(examples: Sequence[Example], config: Config) -> tuple[list[Example], 
 
 
 def _in_epochs(config: Config, stream: Stream, scored: bool) -> Config:
-    """The configuration with values for all keys that follow from `finetune.epochs` and are not
-    set. Raises BadInput if they do not fit.
+    """Returns the configuration with values for the keys that follow from `finetune.epochs`, except
+    keys that are set. Raises BadInput if the values do not fit.
     """
     plan = extend_plan((), 0, config.train.batch_size, 1)
     steps, each = (
@@ -269,8 +269,8 @@ def _in_epochs(config: Config, stream: Stream, scored: bool) -> Config:
 
 
 def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
-    """The configuration with the architecture of the parameters, and their tokenizer: from the work
-    directory `started`, or from `init_from` if `started` is "".
+    """Returns the configuration with the architecture of the parameters, and their tokenizer: from
+    the work directory `started`, or from `init_from` if `started` is "".
     """
     init_from, named = config.checkpoint.init_from, config.finetune.tokenizer
     source, step = (started, None) if started else restore.run_of(init_from)
@@ -284,9 +284,9 @@ def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
         config = config.changed(
             model={name: getattr(trained.model, name) for name in configs.ARCHITECTURE}
         )
-        if "memory_len" in config.model.member.required:  # its default is not 0
+        if "memory_len" in config.model.member.required:  # it must be 0, and its default is not
             config = config.changed(model={"memory_len": 0})
-        if config.finetune.task == "text_to_text":  # some parts depend on the objective
+        if config.finetune.task == "text_to_text":  # parts of the model depend on the objective
             config = config.changed(data={"objective": trained.data.objective})
         try:
             configs.check(config)
@@ -308,7 +308,7 @@ def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
 
 
 def _tokenizer(path: str) -> Tokenizer:
-    """The tokenizer in a work directory or a file."""
+    """Opens the tokenizer in a work directory or a file."""
     if workdirs.read_config(path) is not None:
         return workdirs.tokenizer(path)
     return open_tokenizer(files.resolve(path))
@@ -317,9 +317,9 @@ def _tokenizer(path: str) -> Tokenizer:
 def _labelled(
     kind: type[Task], config: Config, source: str, examples: list[Example]
 ) -> list[Example]:
-    """The examples with a label; a warning counts the others.
+    """Returns the examples with a label; a warning counts the others.
 
-    Raises BadInput if unlabelled examples may not be left out, or if all are unlabelled.
+    Raises BadInput if unlabelled examples may not be left out, or if all examples are unlabelled.
     """
     is_none = kind.no_label(config.finetune.label_list())
     without = [example for example in examples if is_none(example.label)]
@@ -339,8 +339,8 @@ def _labelled(
 
 
 def _sorted(labels: set[str], source: str) -> list[str]:
-    """The names of labels in order, numbers by value. Raises BadInput for a name that is as long as
-    a text.
+    """Returns the names of labels in order, numbers by value. Raises BadInput for a name of more
+    than 1000 characters, which is a text.
     """
     for name in labels:
         if len(name) > 1000:
@@ -352,7 +352,7 @@ def _sorted(labels: set[str], source: str) -> list[str]:
 
 
 def trained_task(config: Config, tokenizer: Tokenizer, where: str) -> Task:
-    """The task of a fine-tuned model. Raises BadInput for a pretrained model."""
+    """Returns the task of a fine-tuned model. Raises BadInput for a pretrained model."""
     if config.pretrains:
         raise BadInput(
             f"{where} holds no fine-tuned model; give the --workdir of `xlnet-jax finetune`"
@@ -361,8 +361,8 @@ def trained_task(config: Config, tokenizer: Tokenizer, where: str) -> Task:
 
 
 def any_recipe(config: Config, tokenizer: Tokenizer) -> Recipe:
-    """The recipe of pretraining, or of the task of a fine-tuned model, for the shapes of all
-    parameters.
+    """Returns the recipe of pretraining, or of the task of a fine-tuned model, from which the
+    shapes of all parameters follow.
     """
     if config.pretrains:
         return make_recipe(config)

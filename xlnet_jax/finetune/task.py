@@ -5,14 +5,15 @@
     Hidden -> predictions of the head -> Task.outputs -> Task.score
 
 A task is data and a head: State, step, loop, checkpoints and resume are the same as in pretraining.
-It defines four methods: `sequences` lays out an example, `target` makes its label, `head` reads the
-vectors, `output` is the result of `predict`. `classification` is the smallest complete task.
+It defines four methods: `sequences` lays out an example, `target` makes its label, `head` makes the
+module that reads the vectors, `output` makes the result of `predict`. `classification` is the
+smallest complete task.
 
 Letters: B rows, C sequences of a row (the options of a multiple choice, else 1), S segments of a
-sequence (`finetune.segments`, else 1), T tokens of a segment. XLNet's sequences are padded on the
-left, and CLS, which the head reads, is the last position of the last segment. Members with learned
-positions pad on the right, and CLS is the first piece; GPT-2 has no CLS, and the head reads the
-last piece. Padding is a piece that no text has; no position of a text sees it.
+sequence (`finetune.segments`, else 1), T tokens of a segment. XLNet pads sequences on the left; its
+CLS is the last position of the last segment. Members with learned positions pad on the right; their
+CLS is the first piece. The head reads CLS; GPT-2 has no CLS, so its head reads the last piece. No
+text contains the padding piece, and no position of a text sees it.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ class Row(NamedTuple):
     long context.
 
     All rows of a task have the same number C of sequences, and labels of the same names, shapes and
-    dtypes; a row without labels has zeros. Labels that are positions count in the padded last
-    segment: with padding on the left the k-th piece before the end of a sequence is at T - k, with
-    padding on the right piece k is at k.
+    dtypes; a row without labels has zeros. Labels that are positions refer to the padded last
+    segment: with padding on the left, the k-th piece from the end of a sequence is at T - k; with
+    padding on the right, piece k is at k.
     """
 
     tokens: tuple[np.ndarray, ...]
@@ -83,7 +84,7 @@ class Row(NamedTuple):
 
 
 def as_one_row(rows: Sequence[Row]) -> Row:
-    """Joins the sequences of rows, whose labels are per sequence, to one row."""
+    """Joins the sequences of several rows into one row; their labels must be per sequence."""
     if len(rows) == 1:
         return rows[0]
     tokens, segments = (
@@ -96,7 +97,7 @@ def as_one_row(rows: Sequence[Row]) -> Row:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TaskBatch:
-    """B rows; K steps stacked add a leading axis to every array."""
+    """B rows; K stacked steps add a leading axis to every array."""
 
     tokens: Array
     """int32 [B, C, S, T]; padded on the side of the member."""
@@ -121,7 +122,7 @@ class Hidden:
     segments_BCT: jax.Array
     """int32: segment kinds as in `Row`."""
     rows_B: jax.Array
-    """Numbers of the rows in the whole batch; they key dropout masks."""
+    """Numbers of the rows in the whole batch; dropout masks depend on them."""
 
     cls: str = dataclasses.field(default="last", metadata={"static": True})
     """Position of CLS; see `members.member.Member`."""
@@ -134,7 +135,9 @@ class Hidden:
 
     @property
     def cls_BCD(self) -> jax.Array:
-        """The vectors of CLS, or without CLS of the last pieces, which see all others."""
+        """The vectors of CLS; without CLS, the vectors of the last pieces, which see all other
+        pieces.
+        """
         if self.cls == "none":
             return self.last_BCD
         return self.h_BCTD[:, :, 0 if self.cls == "first" else -1]
@@ -159,7 +162,7 @@ OF_ALL_TASKS = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Task(abc.ABC):
-    """One kind of task. It holds no array of a device.
+    """A kind of task. It holds no device arrays.
 
     A sequence has up to `length` pieces. The names of labels are in `finetune.labels`; if the user
     sets none, `setup.prepare` sets the sorted names from the training examples.
@@ -171,16 +174,16 @@ class Task(abc.ABC):
     read: ClassVar[Any]
     """The `readers.Read` of the task."""
     usual: ClassVar[Any] = None
-    """A function of `readers` that finds the names of texts and label in a record, if several names
-    are usual.
+    """A function of `readers` that finds the names of the texts and the label in a record, for
+    tasks whose data sets use different names.
     """
     options: ClassVar[frozenset[str]] = frozenset()
     """Keys of `finetune` that the task reads besides `OF_ALL_TASKS`."""
     texts: ClassVar[tuple[float, float]] = (1, 2)
     """The fewest and the most texts of an example."""
     any_length: ClassVar[bool] = True
-    """Whether predictions do not depend on the segment length, so that `predict` may batch texts of
-    similar length.
+    """Whether predictions are independent of the segment length; if so, `predict` may batch texts
+    of similar length.
     """
     several_lengths: ClassVar[bool] = False
     """Whether the batches of a run have several lengths; see `stream`."""
@@ -190,7 +193,7 @@ class Task(abc.ABC):
     """The `metrics` of a task whose metrics do not depend on the configuration."""
 
     def __post_init__(self) -> None:
-        """Raises BadInput if the task has no score `finetune.metric`."""
+        """Raises BadInput if `finetune.metric` is not a score of the task."""
         if self.metric not in self.metrics:
             raise BadInput(
                 f"finetune.metric={self.metric} is no score of {self.config.finetune.task}; use "
@@ -212,9 +215,10 @@ class Task(abc.ABC):
 
     @classmethod
     def labels_of(cls, examples: Sequence[Example]) -> set[str]:
-        """The names of all labels of the examples; empty for a task whose labels are not names.
+        """Returns the names of all labels of the examples; empty for a task whose labels are not
+        names.
 
-        Raises BadInput for labels that do not fit together.
+        Some tasks raise BadInput for a set of labels that they cannot use.
         """
         if "labels" not in cls.options:
             return set()
@@ -226,12 +230,12 @@ class Task(abc.ABC):
 
     @functools.cached_property
     def labels(self) -> list[str]:
-        """The names of the labels; the index is the number of a label."""
+        """The names of the labels; the number of a label is its index."""
         return self.config.finetune.label_list()
 
     def label_number(self, label: Any, example: Example) -> int:
-        """The number of a label. Raises BadInput, with the place of the example, for an unknown
-        label.
+        """Returns the number of a label. Raises BadInput, with the place of the example, for an
+        unknown label.
         """
         if str(label) not in self.labels:
             some = ", ".join(self.labels[:10]) + (", ..." if len(self.labels) > 10 else "")
@@ -263,15 +267,15 @@ class Task(abc.ABC):
         return self.config.finetune.metric or self.metrics[0]
 
     def encode(self, number: int, example: Example) -> list[Row]:
-        """The rows of example `number`, by default one. Raises BadInput with a message that starts
-        with `example.where`.
+        """Returns the rows of example `number`, by default one row. Raises BadInput; the message
+        starts with `example.where`.
         """
         tokens, segments = zip(*self.sequences(example), strict=True)
         return [Row(tokens, segments, self.target(example), number)]
 
     def sequences(self, example: Example) -> Sequence[layouts.Sequence]:
-        """The sequences of a row, by default one of all texts. Raises BadInput for a text that is
-        empty after normalisation.
+        """Returns the sequences of a row, by default one sequence of all texts. Raises BadInput for
+        a text that is empty after normalisation.
         """
         parts = [self.tokenizer.encode(text) for text in example.texts]
         if not all(map(len, parts)):
@@ -282,26 +286,26 @@ class Task(abc.ABC):
         return [layouts.sentences(self.layout, self.length, *parts)]
 
     def target(self, example: Example) -> Labels:
-        """The labels of a row, zeros for an example without a label. Raises BadInput for a label
-        that the task cannot use.
+        """Returns the labels of a row, zeros for an example without a label. Raises BadInput for a
+        label that the task cannot use.
         """
         return {}
 
     def gold(self, example: Example) -> Any:
-        """The label of an example in the form of `outputs`, for JSON."""
+        """Returns the label of an example in the form of `outputs`, for JSON."""
         return example.label
 
     def stream(self, rows: Sequence[Row]) -> Stream:
-        """The rows of each step of a run, by default shuffled. A step may also read 2^k times as
-        many rows of 1 / 2^k the length.
+        """Returns the stream of the rows of each step of a run, by default shuffled. A step may
+        also read 2^k times as many rows of 1 / 2^k the length.
         """
         return Stream(
             (ShuffledBlocks(len(rows), 1, 1, self.config.seeds.data),), bidirectional=False
         )
 
     def head(self, config: ModelConfig) -> Any:
-        """The head: a Flax module, whose parameters are under `head`; their depth is
-        `model.heads.DEPTH`.
+        """Returns the head, a Flax module. Its parameters are under `head`; their depth is
+        `model.layers.HEAD_DEPTH`.
 
             losses(hidden, labels, *, deterministic)    loss_B. It must use all parameters, because
                                                         `init` runs it. In training it gets the rows
@@ -309,7 +313,7 @@ class Task(abc.ABC):
             predictions(hidden)                         small arrays with rows first, without
                                                         dropout: logits, vectors
 
-        Build it from `heads.Linear` (logical axes, float32 gradients). Logits and losses are at
+        Build a head from `heads.Linear` (logical axes, float32 gradients). Logits and losses are at
         least float32. Dropout needs an rng named `dropout`. For the export, `Peer.heads` has the
         names of its layers.
         """
@@ -318,7 +322,7 @@ class Task(abc.ABC):
     def outputs(
         self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]
     ) -> list[Json]:
-        """One JSON object for each example, by default the `output` of its row.
+        """Returns one JSON object for each example, by default the `output` of its row.
 
         `predictions` of the head are arrays on the host, for all rows of `examples` in their order.
         """
@@ -328,15 +332,15 @@ class Task(abc.ABC):
         ]
 
     def output(self, prediction: Labels) -> Json:
-        """The JSON object of a row, such as label and scores, answer or vector; called by the
-        default `outputs`.
+        """Returns the JSON object of a row, such as label and scores, answer or vector. The default
+        `outputs` calls it.
         """
         raise NotImplementedError
 
     @abc.abstractmethod
     def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
-        """The scores of the `outputs` of labelled examples, computed on the host over the whole
-        split.
+        """Returns the scores of the `outputs` of labelled examples, computed on the host over the
+        whole split.
         """
 
     def batch(self, rows: Sequence[Row], size: int, segment_len: int | None = None) -> TaskBatch:

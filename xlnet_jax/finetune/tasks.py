@@ -1,4 +1,4 @@
-"""The tasks by `finetune.task`. A new task is a class, a row here, and a choice of that key."""
+"""The tasks by `finetune.task`. A new task needs a class, a row here, and a choice of that key."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ and its own past.
 
 So one stack is both encoder and decoder, a prefix language model (Dong et al. 2019, UniLM, arXiv
 1905.03197; Raffel et al. 2020, arXiv 1910.10683, section 3.2.1). All tokens are in segment A,
-padding is on the right, and END is the end of a document, or SEP in a vocabulary without it.
+padding is on the right, and END is the end-of-document piece, or SEP in a vocabulary without that
+piece.
 
 A batch holds texts of similar length: each of its `train.batch_size` rows has 2^k texts of T / 2^k
 tokens, so that all batches have `train.batch_size` times T tokens. The length is a function of the
@@ -38,11 +39,11 @@ from xlnet_jax.storage.files import Json
 from xlnet_jax.train.loss import LanguageModel, RowLosses
 
 SHORTEST = 16
-"""Tokens of the shortest length of a batch."""
+"""Shortest length of the texts of a batch, in tokens."""
 
 
 class TextToText(Task):
-    """A target text for a source text. The head is the head of the language model."""
+    """Predicts a target text for a source text. The head is the head of the language model."""
 
     read = staticmethod(readers.source_and_target)
     options = frozenset({"max_answer", "beam", "length_penalty"})
@@ -76,7 +77,7 @@ class TextToText(Task):
         return special.sep if special.eod is None else special.eod
 
     def encode(self, number: int, example: Example) -> list[Row]:
-        """One row. A long source loses pieces at its end, so that the longest target fits."""
+        """Returns one row. A long source is cut at its end, so that the longest target fits."""
         most = self.config.finetune.max_answer
         source_N = self.tokenizer.encode(example.texts[0])[: self.length - most - 2]
         target_N = np.zeros(0, np.int32)
@@ -101,7 +102,7 @@ class TextToText(Task):
         return [Row((tokens_N,), (np.zeros_like(tokens_N),), labels, number)]
 
     def lost(self, rows: Sequence[Row], examples: Sequence[Example]) -> list[tuple[str, str]]:
-        """The targets of labelled examples that differ after encoding and decoding, each with the
+        """Returns the targets of labelled examples that encoding and decoding change, each with the
         decoded text.
         """
         decoded = (
@@ -112,7 +113,7 @@ class TextToText(Task):
         return [(target, other) for target, other in pairs if target != other]
 
     def stream(self, rows: Sequence[Row]) -> Stream:
-        """Batches of rows of similar length; see `Buckets`."""
+        """Returns a stream of batches of rows of similar length; see `Buckets`."""
         T, seed = self.config.data.segment_len, self.config.seeds.data
         halvings_N = np.array(
             [(T // max(len(row.tokens[0]), SHORTEST)).bit_length() - 1 for row in rows]
@@ -126,13 +127,13 @@ class TextToText(Task):
         return Buckets(corpora, bidirectional=False, steps=steps, lengths=tuple(lengths))
 
     def output(self, prediction: Labels) -> Json:
-        """The text `target`, and `log_prob`, nats, of its pieces and END."""
+        """Returns the text `target`, and the `log_prob` of its pieces and END, in nats."""
         pieces = [piece for piece in prediction["tokens"].tolist() if piece not in (-1, self.end)]
         return {"target": self.tokenizer.decode(pieces), "log_prob": float(prediction["log_prob"])}
 
     def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
-        """The share of targets that are equal up to white space around them, and if sacrebleu is
-        installed BLEU and chrF, 0 to 100.
+        """Returns the share of targets that are equal up to white space around them, and, if
+        sacrebleu is installed, BLEU and chrF, 0 to 100.
         """
         said = [output["target"].strip() for output in outputs]
         wanted = [example.label.strip() for example in examples]
@@ -158,7 +159,7 @@ class Buckets(Stream):
     """A stream of rows by length. The i-th step of a length reads B * 2^k of its rows, from number
     i * B * 2^k of the shuffled epoch.
 
-    `steps` deals the steps to the lengths in proportion to their rows. If the batch size changes,
+    `steps` assigns the steps to the lengths in proportion to their rows. If the batch size changes,
     each earlier step counts with its own B.
     """
 
@@ -166,7 +167,7 @@ class Buckets(Stream):
     lengths: tuple[Length, ...] = ()
 
     def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
-        """See `Stream`. `block_B` has the numbers of 2^k rows for each of `rows`."""
+        """See `Stream`. `block_B` has the numbers of 2^k rows for each batch row in `rows`."""
         which = int(self.steps.deal(np.array([step]))[0][0])
         k, blocks, numbers_N = self.lengths[which]
         first_B = (self._read(step, plan)[which] + rows) << k
@@ -184,7 +185,7 @@ class Buckets(Stream):
         )
 
     def _read(self, step: int, plan: Plan) -> np.ndarray:
-        """The number of batch rows of each length that earlier steps have read, int64."""
+        """Returns the number of batch rows of each length that earlier steps have read, int64."""
         read = np.zeros(len(self.lengths), np.int64)
         for entry, end in zip(plan, [*(entry.step for entry in plan[1:]), step], strict=True):
             if entry.step < step:
@@ -194,7 +195,7 @@ class Buckets(Stream):
         return read
 
     def epochs(self, step: int, plan: Plan) -> list[float]:
-        """See `Stream`. The mean over all rows."""
+        """See `Stream`. Returns the mean over all rows."""
         read = sum(
             int(count) << each.k
             for count, each in zip(self._read(step, plan), self.lengths, strict=True)
@@ -211,11 +212,11 @@ class TextToTextModel(LanguageModel):
         return super().init(key, as_batch(batch))
 
     def divisors(self, batch: Any) -> dict[str, jax.Array]:
-        """The number of predicted tokens."""
+        """Returns the number of predicted tokens."""
         return {"tokens": (_targets(batch) * batch.weight).sum()}
 
     def carried(self, rows: int) -> Any:
-        """Nothing: examples do not follow each other."""
+        """Returns nothing, because examples do not follow each other."""
         return ()
 
     def row_losses(
@@ -226,7 +227,7 @@ class TextToTextModel(LanguageModel):
         dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
     ) -> RowLosses:
-        """The losses of a batch, whose rows have the numbers `rows_B` in the whole batch."""
+        """Returns the losses of a batch; `rows_B` numbers its rows in the whole batch."""
         B, C = batch.tokens.shape[:2]
         rows_B = jnp.arange(B) if rows_B is None else rows_B
         rows_N = (rows_B[:, None] * C + jnp.arange(C)[None]).reshape(-1)
@@ -237,21 +238,21 @@ class TextToTextModel(LanguageModel):
         return RowLosses({"tokens": sums}, memory)
 
     def evaluate(self, params: Any, batch: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Nats per predicted token of each row, [B], and as `weight` the number of these tokens.
-        `infer.text_to_text` writes the targets.
+        """Returns the nats per predicted token of each row, [B], and `weight`, the number of these
+        tokens. `infer.text_to_text` writes the targets.
         """
         loss_B, weight_B = self.row_losses(params, batch, ()).sums["tokens"]
         return loss_B / jnp.maximum(weight_B, 1), {"weight": weight_B}
 
 
 def _targets(batch: TaskBatch) -> jax.Array:
-    """The number of predicted tokens of each row: targets and END."""
+    """Returns the number of predicted tokens of each row: targets and END."""
     return (batch.labels["length"] - batch.labels["source"]).sum(axis=-1)
 
 
 def as_batch(batch: TaskBatch) -> Batch:
-    """All texts of a batch as input of the transformer, [B * C, T]. Every position but the last
-    predicts the next token.
+    """Returns all texts of a batch as input of the transformer, [B * C, T]. Every position but the
+    last predicts the next token.
     """
     T = batch.tokens.shape[-1]
     tokens_NT = jnp.asarray(batch.tokens).reshape(-1, T)

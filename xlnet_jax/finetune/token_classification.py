@@ -1,4 +1,4 @@
-"""A label for every word, such as tags of names (BIO, BIOES) or parts of speech.
+"""A label for every word, such as a named-entity tag (BIO, BIOES) or a part of speech.
 
 The label of a word is predicted at its first piece; other pieces have no label. A sentence that is
 longer than the segment is cut between words into several rows.
@@ -33,12 +33,12 @@ class TokenHead(nn.Module):
 
     @nn.compact
     def logits(self, hidden: Hidden) -> jax.Array:
-        """[B, T, features], at least float32."""
+        """Returns the logits, [B, T, features], at least float32."""
         return Linear(self.config, self.features, name="logits")(high(hidden.h_BCTD[:, 0]))
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """loss_B: the mean -log p(label) over the words of each row. `labels["label"]` [B, T] is -1
-        where no word starts.
+        """Returns loss_B: the mean -log p(label) over the words of each row. The array
+        `labels["label"]`, [B, T], is -1 where no word starts.
         """
         is_word_BT, logits_BTO = labels["label"] >= 0, self.logits(hidden)
         logits_NO = logits_BTO.reshape(-1, self.features)
@@ -47,12 +47,12 @@ class TokenHead(nn.Module):
         return nll_BT.sum(axis=1) / jnp.maximum(is_word_BT.sum(axis=1), 1)
 
     def predictions(self, hidden: Hidden) -> Labels:
-        """The best label of every position."""
+        """Returns the best label of every position."""
         return {"label": self.logits(hidden).argmax(axis=-1).astype(jnp.int32)}
 
 
 class TokenClassification(Task):
-    """One of `finetune.labels` for every word."""
+    """Predicts one of `finetune.labels` for every word."""
 
     read = staticmethod(readers.token_classification)
     options = frozenset({"labels"})
@@ -60,7 +60,7 @@ class TokenClassification(Task):
     any_length = False
 
     def __post_init__(self) -> None:
-        """Raises BadInput if the task has no score `finetune.metric`."""
+        """Raises BadInput if `finetune.metric` is not a score of the task."""
         if self.config.finetune.metric == "f1" and self.no_entities:
             raise BadInput(f"finetune.metric=f1: {self.no_entities}; use accuracy")
         super().__post_init__()
@@ -72,18 +72,19 @@ class TokenClassification(Task):
 
     @functools.cached_property
     def no_entities(self) -> str:
-        """A message if the labels follow no scheme of entities, which F1 needs; else empty."""
+        """A message if the labels follow no tagging scheme, which F1 needs; else empty."""
         if metrics.scheme(self.labels):
             return ""
         return f"{metrics.NO_SCHEME}, and the labels are {', '.join(self.labels):.80}"
 
     def encode(self, number: int, example: Example) -> list[Row]:
-        """The fewest rows that hold all words. Raises BadInput for an unknown label."""
+        """Returns the fewest rows that hold all words. Raises BadInput for an unknown label."""
         T, layout = self.config.data.segment_len, self.layout
         normal = [self.tokenizer.normalized(self.tokenizer.space + word) for word in example.texts]
         tokens_N, count_W = self.tokenizer.encode_normalized(normal)
         words = np.split(tokens_N, np.cumsum(count_W)[:-1])
-        # A word that is empty after normalisation, such as a single accent, still has a label.
+        # A word that is empty after normalisation, such as a single accent, needs a piece for its
+        # label.
         words = [
             word if len(word) else np.array([self.tokenizer.special.unk], np.int32)
             for word in words
@@ -110,14 +111,14 @@ class TokenClassification(Task):
     def outputs(
         self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]
     ) -> list[Json]:
-        """`labels` of all words; `Row.more` has the positions of their first pieces."""
+        """Returns `labels` of all words; `Row.more` has the positions of their first pieces."""
         outputs: list[Json] = [{"labels": []} for _ in examples]
         for row, label_T in zip(rows, predictions["label"], strict=True):
             outputs[row.example]["labels"] += [self.labels[label] for label in label_T[row.more]]
         return outputs
 
     def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
-        """The share of right words, and the F1 of entities if the labels follow a scheme."""
+        """Returns the share of right words, and, with a tagging scheme, the F1 of entities."""
         true = [list(map(str, example.label)) for example in examples]
         predicted = [output["labels"] for output in outputs]
         words = [np.array([*itertools.chain(*side)]) for side in (true, predicted)]

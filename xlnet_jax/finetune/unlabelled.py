@@ -3,7 +3,7 @@
     null, NaN, `-`, an empty cell    in JSON, pandas, SNLI and MultiNLI, CSV
     -1                               in TFDS and Hugging Face, beside classes 0 to n - 1
 
-With the classes 0 and 1 only, -1 is a third class.
+If the other classes are only 0 and 1, -1 is a third class.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ MINUS_ONE = frozenset({"-1", "-1.0"})
 
 
 def rule(classes: Collection[str] = ()) -> Callable[[Any], bool]:
-    """Makes a function that tells whether a label, as read, is missing. A class is never missing.
+    """Makes a function that tells whether a label, as read, is missing. The name of a class never
+    stands for a missing label.
 
-    A tuple has the labels of words, among which `-` is a tag. It is missing if the label of a word
-    is.
+    A tuple has the labels of words; `-` may be the tag of a word. The tuple is missing if the label
+    of any word is missing.
     """
     numbers = MINUS_ONE if are_counted(classes) else ()
     texts = {"", "-", "nan", "null", *numbers}.difference(classes)
@@ -32,19 +33,19 @@ def rule(classes: Collection[str] = ()) -> Callable[[Any], bool]:
 
 
 def null(classes: Collection[str]) -> Callable[[Any], bool]:
-    """The `rule` of a task whose label may be any text: only null is missing."""
+    """Makes the `rule` of a task whose label may be any text: only null is missing."""
     return lambda label: label is None
 
 
 def beside_others(classes: Collection[str]) -> Callable[[Any], bool]:
-    """The `rule` of a task that needs no labels: null means that no example has a label. Beside
-    labels null was read as "", which is missing.
+    """Makes the `rule` of a task that needs no labels. Null means that the examples have no column
+    of labels. In a column of labels, the reader turns null into "", which is missing.
     """
     is_none = rule()
     return lambda label: label is not None and is_none(label)
 
 
 def are_counted(classes: Collection[str]) -> bool:
-    """Whether the classes are 0 to n - 1, with n > 0."""
+    """Returns whether the classes are 0 to n - 1, with n > 0."""
     numbers = {name.removesuffix(".0") for name in classes}
     return bool(classes) and numbers == {*map(str, range(len(classes)))}

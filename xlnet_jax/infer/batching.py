@@ -22,7 +22,7 @@ SHORTEST_SEGMENT = 32
 
 
 def program(**options: Any) -> Callable[..., Any]:
-    """`jax.jit` under the sharding rules, which the constraints inside the model need."""
+    """Returns a decorator: `jax.jit` under the sharding rules that the model's constraints need."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         ruled = jax.jit(meshes.RULES.applied()(function), **options)
@@ -32,18 +32,19 @@ def program(**options: Any) -> Callable[..., Any]:
 
 
 def read_by_host(arrays: Any) -> Any:
-    """The arrays replicated on every device, so that every process can read them."""
+    """Replicates the arrays on every device, so that every process can read them."""
     return jax.tree.map(lambda x: nn.with_logical_constraint(x, (None,) * x.ndim), arrays)
 
 
 def power_of_two(number: int, smallest: int) -> int:
-    """The smallest power of two that is at least `number`, or `smallest` if that is larger."""
+    """Returns the smallest power of two >= `number`, or `smallest` if that is larger."""
     return max(smallest, 1 << (max(number, 1) - 1).bit_length())
 
 
 def bucket(number: int, smallest: int) -> int:
-    """`power_of_two`, or three quarters of it if `number` fits and the
-    power is above `smallest`."""
+    """Returns `power_of_two`, or three quarters of it if `number` fits and the power is above
+    `smallest`.
+    """
     power = power_of_two(number, smallest)
     less = power * 3 // 4
     return less if number <= less and power > smallest else power
@@ -53,8 +54,8 @@ def batches(sizes: Sequence[int], batch_size: int) -> tuple[int, list[list[int]]
     """Groups texts of similar sizes into batches.
 
     Returns:
-      The number B of rows of every batch, and the numbers of the texts in each batch. B is
-      `batch_size`, or a smaller power of two for few texts, rounded up to a multiple of the devices
+      The number B of rows per batch, and the numbers of the texts in each batch. B is `batch_size`,
+      or a smaller power of two for few texts, rounded up to a multiple of the number of devices
       that share the rows.
     """
     mesh = jax.sharding.get_abstract_mesh()
@@ -72,7 +73,7 @@ def padded(
     continues: bool = False,
     unused: int = 0,
 ) -> Batch:
-    """A batch of one segment per row. No token sees padding; slots without a target are at
+    """Returns a batch of one segment per row. No token sees padding; slots without a target are at
     position `unused`.
     """
     tokens_BT, target_BP = np.zeros((B, T), np.int32), np.zeros((B, P), np.int32)

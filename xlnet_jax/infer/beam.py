@@ -39,7 +39,7 @@ class Beam(NamedTuple):
     end: int
     """The piece END."""
     segment_len: int
-    """Places of the cache: a source and `longest` pieces fit."""
+    """Slots of the cache: a source and `longest` pieces fit."""
 
 
 class _State(NamedTuple):
@@ -74,7 +74,8 @@ def search(
       alpha: power of the length penalty, at least 0.
 
     Returns:
-      For the host: tokens_BU with -1 after the end, log p [B] and the number of calls.
+      Arrays that every process can read: tokens_BU with -1 after the end, log p [B], number of
+      calls.
     """
     (B, Q), W, U = tokens_BQ.shape, beam.width, beam.longest
     cache = empty_cache(model.transformer.config, params, B, beam.segment_len, 0)
@@ -120,8 +121,8 @@ def _penalty(n: Any, alpha: Any) -> Any:
 
 
 def _extended(state: _State, end: int, alpha: Any) -> tuple[_State, jax.Array]:
-    """The state after one more piece of every prefix, and these pieces [B, W]. The cache has the
-    rows of the prefixes without the new pieces.
+    """Extends every prefix by one piece. Returns the state and the new pieces [B, W]. The cache has
+    the rows of the new prefixes, but not yet the new pieces.
     """
     (B, W, V), U = state.logits_BWV.shape, state.token_BWU.shape[2]
     n = state.pieces + 1
@@ -150,7 +151,7 @@ def _extended(state: _State, end: int, alpha: Any) -> tuple[_State, jax.Array]:
 
 
 def _rows(cache: Cache, row_N: jax.Array) -> Cache:
-    """The cache with these rows, which may repeat."""
+    """Returns the cache with these rows, which may repeat."""
     kept = cache.layers
     layers = kept._replace(k_BHKE=kept.k_BHKE[:, row_N], v_BHKE=kept.v_BHKE[:, row_N])
     return dataclasses.replace(cache, layers=layers, rank_BK=cache.rank_BK[row_N])

@@ -4,12 +4,13 @@ and values.
 A known token does not attend to tokens that are drawn later, so its keys and values never change.
 A new token costs two rows in each layer: the content row of the token before it in the order, and
 its own query row. A left-to-right model predicts the next token from the content row alone. Its
-texts may continue past the end of a segment, each at another call, so the loop itself moves the
-cache into the memory. The three methods are loops of such calls:
+texts may continue past the end of a segment, each text in a different call, so the loop itself
+moves the cache into the memory. Three methods choose tokens in a loop of calls:
 
     chain        draws the next `tokens_per_step` tokens of a given order; tokens of one call are
                  independent of each other, and later tokens see all of them
-    confidence   draws at the unknown positions whose most probable token is the surest
+    confidence   draws tokens at the unknown positions whose most probable token has the highest
+                 probability
     speculation  one call drafts `speculative` tokens independently, from distributions q_j; the
                  next call computes the chain's distributions p_j of these tokens. Draft x_j is
                  accepted with probability min(1, p_j(x_j) / q_j(x_j)). The first rejected draft is
@@ -19,8 +20,9 @@ cache into the memory. The three methods are loops of such calls:
                  q_1 = p_1; so two calls fix at least two tokens.
 
 In masked models (`mlm`, `mdm`) known tokens see the unknown ones as MASK, so every new token
-changes all others. Each call then reads the whole text and keeps no cache. Chain and confidence
-work as above for `mdm`, and speculation is refused; a text of `mlm` has one unknown token.
+changes the hidden states of all others. Each call then reads the whole text and keeps no cache. For
+`mdm`, chain and confidence work as above, and speculation is refused; a text of `mlm` has one
+unknown token.
 
 Letters: B texts, U slots of unknown positions, P tokens predicted in one call, Q tokens read in one
 call.
@@ -43,8 +45,8 @@ from xlnet_jax.model.layers import accumulator
 from xlnet_jax.train.loss import LanguageModel
 
 CHUNK = 16
-"""Rounds of calls in one dispatch, after which the host tells a listener; also the number of slots
-of a left-to-right model.
+"""Rounds of calls in one dispatch; the host calls the listener after each dispatch. Also the number
+of slots of a left-to-right model.
 """
 
 
@@ -80,17 +82,17 @@ class DecodingState(NamedTuple):
     cache: Any
     """A `Cache`, or the `Reread` of a masked model."""
     logits_BPV: jax.Array
-    """Logits of the next P tokens; by confidence, of all slots."""
+    """Logits of the next P tokens; with `by_confidence`, of all slots."""
     position_BU: jax.Array
-    """Positions of the slots in the segment: in the order of drawing, or by confidence ascending.
-    Unused slots have T, where the cache keeps no row. In a left-to-right model position 0 begins
-    the next segment.
+    """Positions of the slots in the segment: in the order of drawing, or ascending with
+    `by_confidence`. Unused slots have position T, for which the cache keeps no row. In a
+    left-to-right model position 0 begins the next segment.
     """
     size_B: jax.Array
     """Number of used slots; a drawn `stop` ends them."""
     token_BU: jax.Array
     log_prob_BU: jax.Array
-    """Log-probability of each drawn token at temperature 1, given all that was known then."""
+    """Log-probability of each drawn token at temperature 1, given all tokens known before."""
     turn_BU: jax.Array
     """Number of slots that were filled before this slot was drawn; -1 while it is unknown."""
     count_B: jax.Array
@@ -130,7 +132,7 @@ def start(
     slots: int,
     number_B: jax.Array,
 ) -> DecodingState:
-    """The state before the first part of B texts."""
+    """Returns the state before the first part of B texts."""
     B = len(number_B)
     P = slots if method.by_confidence else method.speculative or method.tokens_per_step
     zero_B, zero_BU = jnp.zeros(B, jnp.int32), jnp.zeros((B, slots), jnp.int32)
@@ -175,7 +177,7 @@ def read_known(
         have a rank.
       kind_BQ: segment kinds, which only a masked model reads; other models read texts of kind 0.
       position_BU: see `DecodingState`.
-      continues: whether the cache holds the segment before, which becomes the memory.
+      continues: whether the cache holds the previous segment, which becomes the memory.
     """
     size_B = jnp.sum(position_BU < state.cache.segment_len, axis=1, dtype=jnp.int32)
     state = state._replace(
@@ -214,8 +216,8 @@ def write_unknown(
       last: whether this is the last part, whose last token need not be read.
 
     Returns:
-      For the host `unknown_BU`, `token_BU`, `log_prob_BU`, `turn_BU` and `calls_B` of the new
-      state, and that state.
+      `unknown_BU`, `token_BU`, `log_prob_BU`, `turn_BU` and `calls_B` of the new state, as arrays
+      that every process can read; and the new state.
     """
     step = _speculate if method.speculative else _extend
 
@@ -259,7 +261,7 @@ def _extend(
     rank_BQ = jnp.broadcast_to(1 + state.count_B[:, None], live_BQ.shape)
     state, position_BQ = _fixed(state, slot_BQ, live_BQ, token_BQ, logits_BQV, stop)
     if model.transformer.objective.causal:
-        # Before the first token of a segment the segment before becomes the memory.
+        # Before the first token of a segment, the previous segment becomes the memory.
         starts_B, rank_BQ = position_BQ[:, 0] == 0, position_BQ
         cache = jax.lax.cond(
             starts_B.any(), lambda x: x.next_segment(starts_B), lambda x: x, state.cache
@@ -328,11 +330,11 @@ def _accepted(
     step_1Q: jax.Array,
     drafted_B: jax.Array,
 ) -> jax.Array:
-    """The number of accepted drafts of each text, [B], from the log-distributions p of the chain
-    and q of the drafts.
+    """Returns the number of accepted drafts of each text, [B], from the log-distributions p of the
+    chain and q of the drafts.
     """
     u_BQ = jax.vmap(jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, 1))))(key_BQ)
-    # The distributions of the first draft differ by rounding only.
+    # For the first draft p and q differ by rounding only, so it is accepted.
     stays_BQ = accepts(_at_tokens(p_BQV, token_BQ), _at_tokens(q_BQV, token_BQ), u_BQ) | (
         step_1Q == 0
     )
@@ -342,7 +344,7 @@ def _accepted(
 def _replacement(
     key_BQ: jax.Array, p_BQV: jax.Array, q_BQV: jax.Array, at_B1: jax.Array
 ) -> jax.Array:
-    """A draw from the `residual` at one draft of each text, [B]."""
+    """Draws from the `residual` at one draft of each text, [B]."""
     p_BV, q_BV = (
         jnp.take_along_axis(x_BQV, at_B1[:, :, None], axis=1)[:, 0] for x_BQV in (p_BQV, q_BQV)
     )
@@ -359,17 +361,17 @@ def accepts(p_BQ: jax.Array, q_BQ: jax.Array, u_BQ: jax.Array) -> jax.Array:
 
 
 def residual(p_BV: jax.Array, q_BV: jax.Array) -> jax.Array:
-    """Log of the unnormalised distribution max(p - q, 0) that replaces a rejected draft, from the
-    logs of p and q.
+    """Returns the log of the unnormalised distribution max(p - q, 0), from which the replacement of
+    a rejected draft is drawn; the arguments are the logs of p and q.
     """
     left_BV = jnp.maximum(jnp.exp(p_BV) - jnp.exp(q_BV), 0)
-    # If p and q differ by rounding only, nothing is left.
+    # If p and q differ by rounding only, max(p - q, 0) may be 0 everywhere: then draw from p.
     return jnp.where(left_BV.sum(axis=1, keepdims=True) > 0, jnp.log(left_BV), p_BV)
 
 
 def _positions(state: DecodingState, slot_BQ: jax.Array, live_BQ: jax.Array) -> jax.Array:
-    """The positions of slots in the segment; T, where the cache keeps no row, for those that are
-    not `live`.
+    """Returns the positions of slots in the segment; slots that are not `live` get T, for which the
+    cache keeps no row.
     """
     position_BQ = jnp.take_along_axis(
         state.position_BU, jnp.minimum(slot_BQ, state.position_BU.shape[1] - 1), axis=1
@@ -378,7 +380,7 @@ def _positions(state: DecodingState, slot_BQ: jax.Array, live_BQ: jax.Array) -> 
 
 
 def _up_to(stop: jax.Array, token_BQ: jax.Array, live_BQ: jax.Array) -> jax.Array:
-    """The live tokens up to the first `stop`, bool."""
+    """Returns which tokens are live up to and including the first `stop`, bool."""
     stops_BQ = token_BQ == stop
     return live_BQ & (jnp.cumsum(stops_BQ, axis=1) - stops_BQ == 0)
 
@@ -391,8 +393,8 @@ def _fixed(
     logits_BQV: jax.Array,
     stop: jax.Array,
 ) -> tuple[DecodingState, jax.Array]:
-    """The state after these tokens were put into their slots, up to a `stop`; and their
-    positions.
+    """Puts tokens into their slots, up to a `stop`. Returns the new state and the positions of the
+    tokens.
     """
     live_BQ = _up_to(stop, token_BQ, live_BQ)
     stops_B = (live_BQ & (token_BQ == stop)).any(axis=1)
@@ -452,9 +454,9 @@ def forward(
     """Reads Q tokens of each text.
 
     Args:
-      target_BP: the P tokens whose logits are wanted.
+      target_BP: the P tokens whose logits are returned.
       kind_BQ: segment kinds, as in `Batch.segments`; None: all 0.
-      cached: arguments of `XLNet` that go with a cache.
+      cached: further arguments of `XLNet` for a cache.
 
     Returns:
       The logits, -inf for ids without a piece (`model.spare_rows`), and the cache or memory after
@@ -475,14 +477,14 @@ def forward(
 
 
 def _draw(logits_BQV: jax.Array, state: DecodingState, sampling: Sampling, sort: bool) -> jax.Array:
-    """The next tokens of every text, [B, Q]."""
+    """Draws the next tokens of every text, [B, Q]."""
     B, Q, V = logits_BQV.shape
     return sample(logits_BQV.reshape(B * Q, V), sampling, *_numbers(state, Q), sort).reshape(B, Q)
 
 
 def _numbers(state: DecodingState, Q: int) -> tuple[jax.Array, jax.Array]:
-    """The numbers that key the draws of the next Q tokens: the text's number and the number of
-    tokens drawn before, [B * Q] each.
+    """Returns the numbers that key the draws of the next Q tokens: the text's number and the number
+    of tokens drawn before, [B * Q] each.
     """
     count_BQ = (state.before_B + state.count_B)[:, None] + jnp.arange(Q)[None]
     return jnp.repeat(state.number_B, Q), count_BQ.ravel()

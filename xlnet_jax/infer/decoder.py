@@ -2,12 +2,12 @@
 
 `Decoder` reads a text as `infer.score` does: in segments of T = `data.segment_len` tokens from its
 first token on, with the memory of training (Transformer-XL, section 3.2). It fills a segment
-completely before the next, whose memory then holds the filled tokens. So a filled text has the
-likelihood that `Scorer` computes for it in the same order, without a cache.
+completely before the next segment, so the memory holds filled tokens. For a filled text in the same
+order, `Scorer` computes the same likelihood without a cache.
 
 A left-to-right model (`clm`) has a gap at the end only. The first token of a segment sees itself
-and the M = `model.memory_len` tokens before it: with a short memory it sees less than the token
-before it, as in training. The segments of the prompts are aligned at their end, so that one call
+and the M = `model.memory_len` tokens before it: with a short memory it sees fewer tokens than the
+token before it, as in training. The prompts are aligned at their last segment, so that one call
 reads the last segment of all prompts; its length is rounded up to a power of two or T. A text
 without known tokens follows the end of a document (`<eod>`).
 """
@@ -50,8 +50,8 @@ SHORTEST_PROMPT = 16
 """Tokens of the shortest prompt that is compiled, for a left-to-right model."""
 
 Listener = Callable[[int, list[tuple[int, int]], bool], None]
-"""Function that is called with the number of a text, the pairs of position and token that were
-filled since the last call, in their order, and whether the text has ended.
+"""Function that is called with the number of a text, the new pairs of position and token in the
+order of filling, and whether the text has ended.
 """
 
 
@@ -64,7 +64,7 @@ class Filled(NamedTuple):
     """int: the positions that were unknown, in the order in which they were filled."""
     log_prob_U: np.ndarray
     """Nats: log-probabilities of these tokens at temperature 1, without top_k and top_p, given all
-    that was known then. At one token per step their sum is log p(x_S | x_C) in this order.
+    tokens known before. With one token per step their sum is log p(x_S | x_C) in this order.
     """
     calls: int
     """Forward passes that predicted a token of this text."""
@@ -72,7 +72,7 @@ class Filled(NamedTuple):
     """With `Fill.top`: the text with each of the most probable tokens, the best first."""
 
     def with_best(self, token_K: np.ndarray, log_prob_K: np.ndarray) -> Filled:
-        """The text with `best`: each of these tokens takes the place of its only filled token."""
+        """Returns the text with `best`: each of these tokens replaces its only filled token."""
         token_KN = np.tile(self.token_N, (len(token_K), 1))
         token_KN[:, self.position_U[0]] = token_K
         pairs = zip(token_KN, log_prob_K[:, None], strict=True)
@@ -89,7 +89,7 @@ class Decoder(TextModel):
     """A model that fills the unknown tokens of texts."""
 
     prefix: bool = False
-    """Whether known tokens see all known tokens in a left-to-right model too
+    """For a left-to-right model: whether known tokens see all known tokens
     (`finetune.text_to_text`).
     """
 
@@ -102,14 +102,15 @@ class Decoder(TextModel):
     ) -> list[Filled]:
         """Fills the unknown tokens of every text.
 
-        The result depends only on the text, its number and the seed; with equal shapes bit for bit.
+        The result depends only on the text, its number and the seed; with equal shapes it is equal
+        bit for bit.
 
         Args:
           texts: from `orders.checked_texts`; ids at unknown positions are ignored.
           asked: the options. With `order=confidence` each step fills the position whose most
-            probable token is the surest. Several `tokens_per_step` are drawn independently: fast,
-            but not from the joint distribution of the model. `speculative` drafts and verifies
-            several tokens: the exact distribution, with fewer calls.
+            probable token has the highest probability. Several `tokens_per_step` are drawn
+            independently: fast, but not from the joint distribution of the model. `speculative`
+            drafts and verifies several tokens: the exact distribution, with fewer calls.
           stop: the token that ends a text (order `left`); the result includes it.
 
         Raises BadInput as `orders.places`, and if the parameters are not finite.
@@ -135,7 +136,7 @@ class Decoder(TextModel):
                     parts = segments(ids_N, known_N, place_N, T, self.special)
                 parts = [_in_order(part, place_N) for part in parts]
             rows.append(_Row(number, ids_N.copy(), parts))
-        # Left to right in the order of the texts, which a terminal shows.
+        # A left-to-right model keeps the order of the texts, in which a terminal shows them.
         B, groups = batches([0 if causal else len(row.token_N) for row in rows], self.batch_size)
         for numbers in groups:
             self._fill([rows[number] for number in numbers], B, asked, end, listener)
@@ -144,7 +145,7 @@ class Decoder(TextModel):
     def _start(
         self, rows: list[_Row], rounds: int, B: int, asked: Decoding
     ) -> tuple[Method, DecodingState]:
-        """The method and the state before the first of some rounds, in compiled sizes that hold all
+        """Returns the method and the state before the first round, in compiled sizes that hold all
         parts of the rows.
         """
         transformer, parts = self.model.transformer, [part for row in rows for part in row.parts]
@@ -257,7 +258,7 @@ class _Row:
             )
 
     def result(self, stop: int) -> Filled:
-        """The filled text. Raises BadInput if a likelihood is not finite."""
+        """Returns the filled text. Raises BadInput if a likelihood is not finite."""
         if not np.isfinite(self.log_probs).all():
             raise BadInput(
                 f"text {self.number + 1}: a likelihood is not finite; the parameters are damaged"
@@ -272,7 +273,7 @@ class _Row:
 
 
 def _in_order(part: Segment, place_N: np.ndarray) -> Segment:
-    """The segment with its unknown positions in the order, and unseen unless read as MASK."""
+    """Sorts the unknown positions by `place_N`. No token sees them unless they are read as MASK."""
     rank_N = np.where(part.rank_N > 0, NEVER, part.rank_N)
     order_U = np.argsort(place_N[part.text_U])
     return part._replace(
@@ -286,9 +287,9 @@ def _in_order(part: Segment, place_N: np.ndarray) -> Segment:
 def _continued(
     ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special: SpecialIds, prefix: bool
 ) -> list[Segment]:
-    """The parts of a text with a gap at its end: one for each segment of known tokens, the last
-    with the first `decode.CHUNK` unknown tokens; then one for each further `CHUNK`, which read
-    nothing.
+    """Returns the parts of a text with a gap at its end: a part for each segment of known tokens,
+    the last also with the first `decode.CHUNK` unknown tokens; then a part that reads no token for
+    each further `CHUNK`.
     """
     read_N, known_N = with_leading_eod(ids_N, known_N, special)
     length, N = int(known_N.sum()), len(read_N)

@@ -1,4 +1,4 @@
-"""Estimates of the likelihood of windows of held-out text, and of parts of them, for every
+"""Estimates the likelihood of windows of held-out text, and of parts of windows, for every
 objective.
 
     left_to_right   -log p(x_1 ... x_N) by the chain rule from left to right
@@ -6,11 +6,11 @@ objective.
                     over random orders
     pseudo          -sum_i log p(x_i | all but x_i); the terms have no joint distribution
     bound           the training loss of masked diffusion (`mdm`), from `DRAWS` sets of masks
-                    (`Scorer.elbo`); up to the noise of the draws at least -log p of the mixture of
-                    all orders of a window
+                    (`Scorer.elbo`); without the noise of the draws it is at least -log p of the
+                    mixture of all orders of a window
 
 A left-to-right model (`clm`) has the first measure only, in one call of the network for each
-window. A permutation model (`plm`) needs one call for each order of the first two. A masked model
+window. A permutation model (`plm`) needs one call per order for the first two. A masked model
 (`mlm`, `mdm`) needs a call for each token, in which all tokens later in the order are masked. Calls
 are counted. For each order the likelihoods of the first two measures sum to 1 over all texts. The
 mean of -log p over orders is an upper bound on -log p of the mixture of these orders.
@@ -58,8 +58,8 @@ class Estimate(NamedTuple):
 
 
 def known_places(shape: tuple[int, int], target_share: float) -> np.ndarray:
-    """Which tokens of N windows of T are given, bool [N, T]: the same number in each window, at
-    random places.
+    """Returns which tokens of N windows of T are known, bool [N, T]: the same number in each
+    window, at random places.
     """
     N, T = shape
     draws_NT = uniforms(SEED, "joint", 0, np.arange(N), T)
@@ -67,13 +67,13 @@ def known_places(shape: tuple[int, int], target_share: float) -> np.ndarray:
 
 
 def text_tokens_at_once(config: Config) -> int:
-    """Tokens of text that a model reads at a time, without CLS and SEP."""
+    """Returns the number of tokens of text per segment, without CLS and SEP."""
     framed = config.objective.framed[config.model.member.positions_at_input]
     return config.data.segment_len - 2 * framed
 
 
 def unknown_places(measure: str, shape: tuple[int, int]) -> np.ndarray:
-    """Which tokens of N windows of T a measure predicts, bool [N, T]."""
+    """Returns which tokens of N windows of T a measure predicts, bool [N, T]."""
     return ~known_places(shape, 0.5) if measure == "half" else np.ones(shape, bool)
 
 
@@ -86,7 +86,7 @@ def estimate(
       scorer, config: one model and its configuration.
       orders: number of random orders of `half`.
 
-    Returns None if the model has no such measure: a left-to-right model sees only earlier tokens.
+    Returns None if the model lacks the measure: a left-to-right model sees only earlier tokens.
     Raises BadInput for parameters that are not finite.
     """
     if measure not in config.objective.measures:
@@ -116,7 +116,7 @@ def estimate(
 
 
 def _questions(config: Config, measure: str, tokens_NT: np.ndarray) -> tuple[list[int], list[Text]]:
-    """The texts to score, each in one piece, and the number of the window of each."""
+    """Returns the texts to score and the number of the window of each."""
     window_X, texts, T = [], [], tokens_NT.shape[1]
     reach = T if config.model.memory_len else text_tokens_at_once(config)
     for number, unknown_T in enumerate(unknown_places(measure, tokens_NT.shape)):
@@ -136,7 +136,7 @@ def _questions(config: Config, measure: str, tokens_NT: np.ndarray) -> tuple[lis
 
 @functools.cache
 def _flops(config: Config, tokens: int, targets: int, memory: bool) -> int:
-    """Forward FLOPs of a row that is read."""
+    """Returns the forward FLOPs of a row."""
     data = {"segment_len": tokens, "num_predict": targets, "multi_token_prediction": 1}
     model = {"memory_len": config.model.memory_len * memory, "layer_losses": False}
     return sum(forward_flops(config.changed(data=data, model=model)).values())

@@ -2,7 +2,8 @@
 
     [MASK] or <mask>     one unknown piece
     [MASK:5]             five unknown pieces
-    [MASK:2-8]           two to eight; the seed and the number of the text draw the length uniformly
+    [MASK:2-8]           two to eight unknown pieces; the length is drawn uniformly, from the seed
+                         and the numbers of text and sample
 
 A prompt is a text with one gap at its end.
 """
@@ -28,9 +29,8 @@ from xlnet_jax.messages import quantity
 log = logging.getLogger("xlnet_jax")
 
 MARK = re.compile(r"\[MASK(:[^\]]*)?\]|<mask>")
-"""The mark of a gap in a text. It is the same for every vocabulary, even of characters or bytes,
-whose texts may hold these letters: otherwise some models would silently read a mark as letters.
-Texts that are given as ids (`log_prob`) may hold the letters.
+"""The mark of a gap in a text. It is a gap for every vocabulary, also of characters or bytes, so
+that no model silently reads it as letters. To give these letters as text, give ids (`log_prob`).
 """
 
 TextListener = Callable[[int, str, bool], None]
@@ -64,7 +64,7 @@ class Gap(NamedTuple):
     """The sum of `log_probs`, nats."""
     pieces: list[str]
     log_probs: list[float]
-    """Log-probability of each piece, given all that was known when it was filled."""
+    """Log-probability of each piece, given all tokens known when it was filled."""
     order: list[int]
     """Place of each piece in the order in which all gaps of the text were filled, from 1."""
 
@@ -84,7 +84,7 @@ class Infilled(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """A text to score between given texts. A space between two texts belongs to either of them."""
+    """A text to score between given texts. The space between two texts may be in either of them."""
 
     text: str
     before: str = ""
@@ -94,7 +94,7 @@ class Passage(NamedTuple):
 def gapped(
     tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int = 0, needed: bool = True
 ) -> Gapped:
-    """Reads a text with gaps. Drawn lengths depend on its number (from 1), the seed and the row.
+    """Reads a text with gaps. Drawn lengths depend on `number` (from 1), `seed` and `row`.
 
     Raises BadInput for a malformed gap, for a text without a gap if gaps are `needed`, and for
     characters that the tokenizer does not know.
@@ -145,7 +145,7 @@ def with_hidden_words(
 def texts_of(
     tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray, spans: Sequence[tuple[int, int]]
 ) -> list[str]:
-    """The text of each span of ids, with the space before it."""
+    """Returns the text of each span of ids, with the space before it."""
     ids = list(ids)
     return [text_after(tokenizer, ids[:start], ids[start:end]) for start, end in spans]
 
@@ -153,8 +153,8 @@ def texts_of(
 def prompt(
     tokenizer: Tokenizer, text: str, number: int, tokens: int, longest: int | None = None
 ) -> Gapped:
-    """A text with a gap of `tokens` pieces at its end, or fewer if the text may have only `longest`
-    tokens. Raises BadInput for another gap, or if `longest` leaves no room.
+    """Returns a text with a gap of `tokens` pieces at its end, or fewer if the text may have only
+    `longest` tokens. Raises BadInput for another gap, or if `longest` leaves no room.
     """
     refuse_gap(text, number, "a text is continued only at its end; use `fill`")
     ids = tokenizer.encode(text).tolist()
@@ -176,7 +176,7 @@ def prompt(
 
 
 def _bounds(mark: re.Match[str], number: int) -> tuple[int, int]:
-    """The fewest and the most pieces of a gap. Raises BadInput for a malformed mark."""
+    """Returns the fewest and most pieces of a gap. Raises BadInput for a malformed mark."""
     if mark[1] is None:
         return 1, 1
     length = _LENGTH.fullmatch(mark[1])
@@ -207,7 +207,7 @@ def require_one_unknown(texts: Sequence[Gapped], why: str) -> None:
 
 
 def ids_of_parts(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
-    """The ids of the parts of one text between its gaps, as in a text without gaps.
+    """Returns the ids of the parts of one text between its gaps, as in a text without gaps.
 
     Encoded alone, a part would lose the space at its end, and SentencePiece would put a space
     before it: `un[MASK]able` would become the pieces of ` able`. A space before a gap is part of
@@ -218,7 +218,7 @@ def ids_of_parts(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
     Raises BadInput for characters that the tokenizer does not know, and for a SentencePiece
     tokenizer without a symbol such as `<eop>`.
     """
-    # A character that is not a space stands for each gap, so that spaces at its sides stay.
+    # A character that is not a space stands for each gap, so that the spaces beside it are kept.
     text = "".join(parts)
     mark = next(character for character in map(chr, range(0xE000, 0xF900)) if character not in text)
     first, *later = tokenizer.normalized(mark.join(parts)).split(mark)
@@ -247,8 +247,8 @@ def ids_of_parts(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
 
 
 def check_texts(tokenizer: Tokenizer, texts: Sequence[Any]) -> Sequence[Any]:
-    """The same texts, if they are strings or passages. Raises BadInput otherwise, and for a single
-    text in place of a list.
+    """Returns the texts unchanged. Raises BadInput for a text that is no string or passage, and for
+    a single text in place of a list.
     """
     if isinstance(texts, (str, bytes, Passage)):
         raise BadInput("one text where a list of texts is expected; put it into a list")
@@ -270,8 +270,8 @@ def check_texts(tokenizer: Tokenizer, texts: Sequence[Any]) -> Sequence[Any]:
 def ids_of_passage(
     tokenizer: Tokenizer, passage: Passage, number: int
 ) -> tuple[list[int], list[bool]]:
-    """The ids of a whole passage, and whether each is given. A piece with a character of the text
-    is not given.
+    """Returns the ids of a whole passage, and whether each is known. A piece with a character of
+    `text` is unknown.
 
     Raises BadInput for a gap, and for a text without pieces.
     """
@@ -299,7 +299,7 @@ def ids_of_passage(
 
 
 def infilled(tokenizer: Tokenizer, text: Gapped, filled: Filled, exact: bool) -> Infilled:
-    """The filled text and its gaps as strings."""
+    """Returns the filled text and its gaps as strings."""
     turn_N, log_prob_N = np.zeros(len(text.ids), int), np.zeros(len(text.ids))
     turn_N[filled.position_U] = 1 + np.arange(len(filled.position_U))
     log_prob_N[filled.position_U] = filled.log_prob_U
@@ -316,10 +316,11 @@ def infilled(tokenizer: Tokenizer, text: Gapped, filled: Filled, exact: bool) ->
 
 
 def join_at_gap(tokenizer: Tokenizer, before: str, new: str) -> tuple[str, str]:
-    """The text before a gap and the text that fills it, with at most one space between them, at the
-    end of `before`.
+    """Returns the text before a gap and the text that fills it, with at most one space between
+    them, at the end of `before`.
 
-    A space before a gap is part of the gap: if `new` has none, the two texts join to one word.
+    A space before a gap is part of the gap: if `new` starts without a space, the texts form one
+    word.
     """
     if tokenizer.level in ("characters", "bytes"):
         return before, new
@@ -330,13 +331,13 @@ def join_at_gap(tokenizer: Tokenizer, before: str, new: str) -> tuple[str, str]:
 
 
 def text_after(tokenizer: Tokenizer, before: list[int], new: list[int]) -> str:
-    """The text of the new ids after the others, with a space if they start a word."""
+    """Returns the text of `new` after `before`, with a space in front if `new` starts a word."""
     start, whole = tokenizer.decode(before), tokenizer.decode([*before, *new])
     return whole[len(start) :] if whole.startswith(start) else tokenizer.decode(new)
 
 
 def continuation(tokenizer: Tokenizer, prompt: Gapped, new: list[int]) -> str:
-    """The text of new ids after a prompt, without the end of a document."""
+    """Returns the text of new ids after a prompt, without the end of a document."""
     known = prompt.ids[: prompt.gaps[0][0]]
     return text_after(tokenizer, known, [id for id in new if id != tokenizer.special.eod])
 
@@ -344,8 +345,8 @@ def continuation(tokenizer: Tokenizer, prompt: Gapped, new: list[int]) -> str:
 def as_text(
     tokenizer: Tokenizer, prompts: Sequence[Gapped], listener: TextListener, as_written: bool
 ) -> Listener:
-    """A listener for a decoder that calls `listener` with the new text of each prompt: if
-    `as_written` after each dispatch, otherwise once at the end.
+    """Returns a listener for a decoder. It passes the new text of each prompt to `listener`: after
+    each dispatch if `as_written`, otherwise once at the end.
     """
     new = [dict[int, int]() for _ in prompts]
     told = [""] * len(prompts)

@@ -1,4 +1,4 @@
-"""Opens a trained model for reading: every command gets parameters on devices here.
+"""Opens a trained model for reading: every command loads parameters with this module.
 
 - `find`: reads configuration and tokenizer at a path, and the arrays of a foreign folder; uses no
   device.
@@ -51,8 +51,8 @@ class Stored(NamedTuple):
     """The step whose checkpoint has `config`; None: see `workdir.config_at`."""
 
     def step(self, step: int | None = None) -> int | None:
-        """The step of the checkpoint to read: by default, for a fine-tuned model, the step with the
-        best score; None = the newest good checkpoint.
+        """Returns the step of the checkpoint to read: by default, for a fine-tuned model, the step
+        with the best score; None = the newest good checkpoint.
         """
         step = self.of_step if step is None else step
         if step is None and not self.config.pretrains:
@@ -137,8 +137,8 @@ def opened(
 
 
 def on_one_device(stored: Stored, step: int | None = None) -> tuple[Any, int]:
-    """The parameters or their average on the first device of this process, and their step; see
-    `Stored.step`.
+    """Returns the parameters, or their average, on the first device of this process, and their
+    step; see `Stored.step`.
     """
     meshes.available_devices(local=True)
     if stored.params is not None:
@@ -156,9 +156,9 @@ def on_one_device(stored: Stored, step: int | None = None) -> tuple[Any, int]:
 
 
 def on_host(config: Config) -> int:
-    """The number of this process. Process 0 continues alone on its CPU; all others must stop.
+    """Returns the number of this process. Process 0 continues alone on its CPU; others must stop.
 
-    The devices of a pod start only together, and reading parameters needs none.
+    The devices of a pod start only together, and reading parameters needs no device.
     """
     me = find_process_info(config)
     if me is None:

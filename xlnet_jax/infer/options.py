@@ -15,10 +15,10 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.keys import key, mistake
 
 MOST_ORDERS = 10_000
-"""Most random orders, samples or sets of masks of a text; far more are a typing error."""
+"""Maximum number of random orders, samples or sets of masks per text; it catches typing errors."""
 
 LONGEST = 10_000
-"""Most tokens of a gap."""
+"""Maximum number of tokens of a gap."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,13 +74,15 @@ class Decoding(Options):
     temperature: float = key(0.0, "sampling temperature; 0: the most probable token")
     top_k: int = key(0, "sample from the K most probable tokens; 0: from all")
     top_p: float = key(
-        1.0, "sample from the fewest tokens with this probability together; 1: from all", "(0, 1]"
+        1.0,
+        "sample from the fewest tokens whose probabilities sum to at least P; 1: from all",
+        "(0, 1]",
     )
-    seed: int = key(0, "seed of everything that is drawn")
+    seed: int = key(0, "seed of all draws")
 
     @property
     def filtered(self) -> bool:
-        """Whether draws leave tokens out; only then the tokens are sorted."""
+        """Whether top_k or top_p excludes tokens; only then the tokens are sorted."""
         return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1)
 
     def __post_init__(self) -> None:
@@ -106,7 +108,7 @@ class Fill(Decoding):
     samples: int = key(1, "samples per text", f"[1, {MOST_ORDERS}]")
     top: int = key(
         1,
-        "so many of the most probable pieces for the only [MASK] of a text",
+        "number of most probable pieces to return for the only [MASK] of a text",
         f"[1, {MOST_ORDERS}]",
     )
 
@@ -132,12 +134,10 @@ class Score(Options):
     """Options of `score`, and in the library of `log_prob` and `elbo`."""
 
     order: Any = key(
-        "", "order of prediction: by default left, or random for several", "left reversed random"
+        "", "order of prediction; by default left, or random if orders > 1", "left reversed random"
     )
     orders: int = key(1, "random orders to average over", f"[1, {MOST_ORDERS}]")
-    draws: int = key(
-        64, "of mdm: sets of masks that the bound is averaged over", f"[1, {MOST_ORDERS}]"
-    )
+    draws: int = key(64, "mdm only: sets of masks to average the bound over", f"[1, {MOST_ORDERS}]")
     seed: int = key(0, "seed of random orders and masks")
 
     def __post_init__(self) -> None:
@@ -152,6 +152,6 @@ class Score(Options):
 
 
 def option_help(field: dataclasses.Field[Any]) -> str:
-    """The help text of an option with its default."""
+    """Returns the help text of an option with its default."""
     default = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
     return field.metadata["doc"] + (f" (default {default})" if default else "")

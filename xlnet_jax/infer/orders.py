@@ -62,14 +62,14 @@ class TextModel:
     params: Any
     special: SpecialIds
     segment_len: int
-    """T."""
+    """T: tokens per segment."""
     batch_size: int = 16
-    """Texts (times orders) at a time. It changes no draw, and likelihoods only by rounding."""
+    """Texts (times orders) per batch. It changes no draw, and likelihoods only by rounding."""
 
 
 def check_question(config: Config, path: str, asked: Options, bound: bool = False) -> None:
     """Raises BadInput for options that the model at a path does not support. `bound`: whether
-    `elbo` asks.
+    `elbo` is called.
     """
     objective, of = config.objective, f"data.objective={config.data.objective}"
     chosen = {
@@ -116,7 +116,7 @@ def check_question(config: Config, path: str, asked: Options, bound: bool = Fals
 
 
 def any_order(config: Config) -> LanguageModel:
-    """The language model of a configuration, for `TextModel`."""
+    """Returns the language model of a configuration, for `TextModel`."""
     model = make_recipe(config).model
     # Only training reads part of a segment again (`reuse_len`); here all of it enters the memory.
     return dataclasses.replace(model, transformer=model.transformer.clone(reuse_len=None))
@@ -128,7 +128,7 @@ def checked_texts(
     tokens: Sequence[Sequence[int]],
     known: Sequence[Sequence[bool]],
 ) -> list[Text]:
-    """The texts as arrays, after all checks.
+    """Checks the texts and returns them as arrays.
 
     Raises BadInput for a text without unknown positions, an id outside of the vocabulary, or a text
     that segment and memory cannot hold.
@@ -170,8 +170,8 @@ def checked_texts(
 
 
 def _array(otherwise: str, values: Any, kinds: str) -> np.ndarray:
-    """The values as an array [N] of one of the dtype kinds. Raises BadInput with the message
-    `otherwise`.
+    """Returns the values as an array [N]. Raises BadInput with the message `otherwise` if they are
+    no vector of one of the dtype kinds.
     """
     try:
         values_N = np.asarray(values)
@@ -240,9 +240,7 @@ def is_framed(model: LanguageModel) -> bool:
 def with_masks(
     model: LanguageModel, ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds
 ) -> Segment:
-    """The segment that a model of masked language or masked diffusion reads: MASK at unknown
-    positions.
-    """
+    """Returns the segment that a masked model (`mlm`, `mdm`) reads: MASK at unknown positions."""
     position_U, first = np.flatnonzero(~known_N), 0
     token_N, kind_N = np.where(known_N, ids_N, special.mask).astype(np.int32), np.zeros_like(ids_N)
     if is_framed(model):
@@ -255,8 +253,8 @@ def with_masks(
 def with_leading_eod(
     ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A text for a left-to-right model, whose every token predicts the next: a text with an unknown
-    first token follows the end of a document.
+    """Puts `<eod>` before a text whose first token is unknown, because a left-to-right model
+    predicts each token from earlier tokens.
     """
     if known_N[0]:
         return ids_N, known_N

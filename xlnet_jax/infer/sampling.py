@@ -18,8 +18,8 @@ from xlnet_jax.infer.options import Decoding
 
 
 class Sampling(NamedTuple):
-    """The sampling options of `Decoding`, as numbers of fixed types, so that their values do not
-    compile further programs.
+    """The sampling options of `Decoding`, as numbers of fixed types, so that a new value does not
+    compile a new program.
     """
 
     temperature: np.float32
@@ -30,7 +30,7 @@ class Sampling(NamedTuple):
 
     @classmethod
     def of(cls, asked: Decoding) -> Sampling:
-        """The sampling that the options ask for."""
+        """Returns the sampling options of `asked`."""
         return cls(
             np.float32(asked.temperature),
             np.int32(asked.top_k),
@@ -40,8 +40,8 @@ class Sampling(NamedTuple):
 
 
 def filtered(logits_BV: jax.Array, sampling: Sampling) -> tuple[jax.Array, jax.Array]:
-    """The tokens by falling probability, [B, V], and their logits, -inf for tokens that are left
-    out.
+    """Returns the tokens by falling probability, [B, V], and their logits, -inf for tokens that
+    top_k or top_p excludes.
     """
     token_BV = jnp.argsort(logits_BV, axis=1, descending=True, stable=True)
     logits_BV = jnp.take_along_axis(logits_BV, token_BV, axis=1) / sampling.temperature
@@ -49,7 +49,7 @@ def filtered(logits_BV: jax.Array, sampling: Sampling) -> tuple[jax.Array, jax.A
     logits_BV = jnp.where((place_1V < sampling.top_k) | (sampling.top_k == 0), logits_BV, -jnp.inf)
     p_BV = jax.nn.softmax(logits_BV)
     before_BV = jnp.cumsum(p_BV, axis=1) - p_BV
-    # The first always stays; with top_p=1 a rounded sum must not leave the last ones out.
+    # The first token always stays; with top_p=1 a rounded sum must not exclude the last tokens.
     stays_BV = (before_BV < sampling.top_p) | (place_1V == 0) | (sampling.top_p >= 1)
     return token_BV, jnp.where(stays_BV, logits_BV, -jnp.inf)
 
@@ -57,11 +57,11 @@ def filtered(logits_BV: jax.Array, sampling: Sampling) -> tuple[jax.Array, jax.A
 def sample(
     logits_BV: jax.Array, sampling: Sampling, number_B: jax.Array, count_B: jax.Array, sort: bool
 ) -> jax.Array:
-    """One token for each row, [B].
+    """Draws one token for each row, [B].
 
     Args:
-      number_B, count_B: the number of the text, and of the token in it. Besides the logits the
-        draw depends only on these and the seed.
+      number_B, count_B: the number of the text, and of the token in it. A draw depends only on
+        these numbers, the logits and the seed.
       sort: see `Decoding.filtered`.
     """
     key_B, draw = keys(sampling, number_B, count_B), jax.vmap(jax.random.categorical)
@@ -80,22 +80,22 @@ def sample(
 
 @program(static_argnums=1)
 def most_probable(logits_BV: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """The `count` most probable tokens of each row, the best first, and their log-probabilities,
-    nats: [B, K] both.
+    """Returns the `count` most probable tokens of each row, the best first, and their
+    log-probabilities, nats: [B, K] both.
     """
     log_prob_BK, token_BK = jax.lax.top_k(jax.nn.log_softmax(logits_BV), count)
     return read_by_host((token_BK, log_prob_BK))
 
 
 def keys(sampling: Sampling, number_B: jax.Array, count_B: jax.Array) -> jax.Array:
-    """A key for each token of each text, [B]."""
+    """Returns a key for each token of each text, [B]."""
     key_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(sampling.seed), number_B)
     return jax.vmap(jax.random.fold_in)(key_B, count_B)
 
 
 def log_distribution(logits_BV: jax.Array, sampling: Sampling, sort: bool) -> jax.Array:
-    """Logarithm of the distribution that `sample` draws from, [B, V]; -inf for tokens that are
-    never drawn.
+    """Returns the logarithm of the distribution that `sample` draws from, [B, V]; -inf for tokens
+    that are never drawn.
     """
     if sort:
         token_BV, kept_BV = filtered(logits_BV, sampling)

@@ -8,12 +8,12 @@ every set S of unknown positions:
 
 One forward pass computes all terms: known positions have rank -1, unknown positions have their
 place in the order, and the query stream predicts each token from tokens of lower rank. For every
-order the probabilities of all completions sum to 1. The orders of a trained model differ, so mean
-and spread over orders are useful. A left-to-right model (`clm`) has one order and knows a prefix;
-its content stream predicts the next token.
+order the probabilities of all completions sum to 1. A trained model gives different values for
+different orders, so mean and spread over orders are useful. A left-to-right model (`clm`) has one
+order: the known tokens are a prefix, and the content stream predicts the next token.
 
 A text longer than a segment is read in segments of T = `data.segment_len` tokens with the memory
-carried, as in training. Then all unknown positions of a segment come before those of the next. An
+carried, as in training. The order then goes through the segments one after the other. An
 unknown position sees the known positions of its own segment and of earlier segments, but not of
 later segments.
 
@@ -67,7 +67,7 @@ from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
 
 FEWEST_TARGETS = 8
-"""Targets of the smallest program that is compiled; larger programs double it."""
+"""Number of targets of the smallest compiled program; larger sizes are powers of two."""
 
 Counter = Callable[[int], None]
 """Function that is called with the number of texts times orders of each computed batch."""
@@ -100,7 +100,7 @@ class Bound(NamedTuple):
     position_U: np.ndarray
     """int: positions of the unknown tokens in the text, ascending."""
     term_KU: np.ndarray
-    """U / n log p of each of the n masked tokens of a set, 0 for the others; nats."""
+    """(U / n) log p of each of the n masked tokens of a set, 0 for the other tokens; nats."""
 
     @property
     def elbo(self) -> float:
@@ -141,7 +141,7 @@ class Scorer(TextModel):
     def log_prob(
         self, texts: Sequence[Text], asked: Score, listener: Counter | None = None
     ) -> list[Likelihood]:
-        """The log-likelihood of the unknown tokens of each text given the known ones.
+        """Returns the log-likelihood of the unknown tokens of each text given the known ones.
 
         Args:
           texts: from `orders.checked_texts`.
@@ -171,8 +171,8 @@ class Scorer(TextModel):
     def elbo(
         self, texts: Sequence[Text], asked: Score, listener: Counter | None = None
     ) -> list[Bound]:
-        """The bound of masked diffusion, with a pass for each of the K = `asked.draws` sets of
-        masks; arguments and errors as in `log_prob`.
+        """Returns the bound of masked diffusion, with a pass for each of the K = `asked.draws` sets
+        of masks; arguments and errors as in `log_prob`.
 
         The sizes of the K sets are spread evenly from 1 to U after a random start. If K is a
         multiple of U, every size occurs equally often.
@@ -196,7 +196,7 @@ class Scorer(TextModel):
     def _log_probs(
         self, rows_of_texts: list[list[list[Segment]]], listener: Counter | None
     ) -> list[np.ndarray]:
-        """log p of the targets of all rows of each text. Raises BadInput if a value is not
+        """Returns log p of the targets of all rows of each text. Raises BadInput if a value is not
         finite.
         """
         rows, found = [row for of_text in rows_of_texts for row in of_text], {}
@@ -217,7 +217,7 @@ class Scorer(TextModel):
         return results
 
     def _batch(self, rows: list[list[Segment]], B: int) -> list[np.ndarray]:
-        """log p of the targets of at most B rows, which are read together."""
+        """Returns log p of the targets of at most B rows, which are read together."""
         rounds, T = max(map(len, rows)), self.segment_len
         read = max(len(segment.token_N) for row in rows for segment in row)
         predicted = max(len(segment.position_U) for row in rows for segment in row)
@@ -243,8 +243,8 @@ class Scorer(TextModel):
 def _in_order(
     scorer: Scorer, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray
 ) -> list[list[Segment]]:
-    """One row for all unknown positions: the query of each sees the known tokens and those before
-    it in the order.
+    """Returns one row for all unknown positions: the query of each position sees the known tokens
+    and the unknown tokens before it in the order.
     """
     return [segments(ids_N, known_N, place_N, scorer.segment_len, scorer.special)]
 
@@ -252,7 +252,7 @@ def _in_order(
 def _from_left(
     scorer: Scorer, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray
 ) -> list[list[Segment]]:
-    """One row for all unknown positions: segments in which every token predicts the next."""
+    """Returns one row for all unknown positions, in segments where each token predicts the next."""
     T = scorer.segment_len
     ids_N, known_N = with_leading_eod(ids_N, known_N, scorer.special)
     parts = []
@@ -267,8 +267,8 @@ def _from_left(
 def _by_masks(
     scorer: Scorer, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray
 ) -> list[list[Segment]]:
-    """One row for each unknown position, ascending: MASK at this and at all later positions of the
-    order.
+    """Returns one row for each unknown position, ascending: MASK at this and at all later positions
+    of the order.
     """
     rows = []
     for at in np.flatnonzero(~known_N):
@@ -279,7 +279,7 @@ def _by_masks(
 
 
 def _masks(unknown_N: np.ndarray, draws: int, key: tuple[int, int]) -> np.ndarray:
-    """The masked positions of each draw, bool [K, N]; see `Scorer.elbo`."""
+    """Draws the masked positions of each set, bool [K, N]; see `Scorer.elbo`."""
     random, U = np.random.default_rng(key), int(unknown_N.sum())
     size_K1 = 1 + ((np.arange(draws)[:, None] + random.random()) / draws * U).astype(int)
     mask_KN = np.zeros((draws, len(unknown_N)), bool)
@@ -293,7 +293,7 @@ def _masks(unknown_N: np.ndarray, draws: int, key: tuple[int, int]) -> np.ndarra
 def _score(
     model: LanguageModel, params: Any, batch: Batch, memory: Memory
 ) -> tuple[jax.Array, Memory]:
-    """log p of every target, [B, P] in at least float32, and the memory for the next segment."""
+    """Returns log p of targets, [B, P] in at least float32, and the memory for the next segment."""
     out = model.run(params, batch, memory)
     log_prob_BP = -model.nll(params, out.target_vectors_BPD, jnp.asarray(batch.target_tokens))
     return read_by_host(log_prob_BP), out.memory

@@ -46,8 +46,8 @@ class Writer:
     def __call__(
         self, params: Any, rows: Sequence[Row], hooks: Hooks = NO_HOOKS
     ) -> dict[str, np.ndarray]:
-        """`tokens` [N, U], int32 with -1 after the end, and `log_prob` [N] of the N rows. Raises
-        BadInput if a likelihood is not finite.
+        """Returns `tokens` [N, U], int32 with -1 after the end, and `log_prob` [N] of the N rows.
+        Raises BadInput if a likelihood is not finite.
         """
         sources = [row.tokens[0][: row.labels["source"][0]] for row in rows]
         options = self.recipe.config.finetune
@@ -65,7 +65,7 @@ class Writer:
     def _decode(
         self, params: Any, sources: list[np.ndarray], U: int, hooks: Hooks
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Targets whose pieces are chosen one after the other."""
+        """Writes targets piece by piece, greedily or by sampling."""
         decode = Decoder(
             self.recipe.model,
             params,
@@ -94,7 +94,7 @@ class Writer:
     def _search(
         self, params: Any, sources: list[np.ndarray], U: int, hooks: Hooks
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Targets by beam search."""
+        """Writes targets by beam search."""
         config = self.recipe.config
         beam = Beam(config.finetune.beam, U, self.task.end, config.data.segment_len)
         B, groups = batches([len(source_N) for source_N in sources], self._size)

@@ -1,8 +1,8 @@
-"""Fused attention: the kernel for each kind of device, the part of each device of a mesh, and the
-comparison with XLA.
+"""Fused attention: the kernel for each kind of device, its call on a mesh, and its comparison with
+XLA.
 
-The compiler cannot split a kernel. So the call is inside `shard_map` over all mesh axes that are
-still the compiler's: rows are split over the axes of the batch, heads over `tensor`.
+The compiler cannot split a kernel. So the call is inside `shard_map` over all mesh axes that the
+compiler still controls: rows are split over the axes of the batch, heads over `tensor`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from xlnet_jax.kernels.xla import Arguments
 
 MIB = 2**20
 UNITS = 16
-"""The largest permitted difference of fused and XLA, in units of bfloat16's roundoff, relative to
-the largest element. XLA rounds factors to bfloat16 on TPU even in float32, and both sides round; a
-wrong shift or mask differs by hundreds.
+"""Largest permitted difference between fused and XLA, in units of bfloat16's roundoff, relative to
+the largest element. Both round, and on TPU XLA rounds even float32 factors to bfloat16; a wrong
+shift or mask causes a difference of hundreds of units.
 """
 
 KERNELS = {
-    # v4 cannot roll each row by another number of lanes.
+    # v4 cannot roll each row by a different number of lanes.
     "TPU v4": functools.partial(
         tpu.attend, blocks=tpu.TpuBlocks(queries=128, rows=2048, strided=False, vmem_bytes=16 * MIB)
     ),
@@ -45,19 +45,19 @@ KERNELS = {
     ),
     **dict.fromkeys(("NVIDIA A100", "NVIDIA H100", "NVIDIA H200", "NVIDIA GH200"), gpu.attend),
 }
-"""Implementations of `attend` by the kind of device, as `device_family` names it."""
+"""Kernels by the name from `device_family`; each implements `attend`."""
 
 
 def device_family(device_kind: str) -> str:
-    """JAX's name for a kind of device; for an NVIDIA GPU its first two words, so `NVIDIA H100` for
-    `NVIDIA H100 80GB HBM3`.
+    """Shortens JAX's name for a kind of NVIDIA GPU, so `NVIDIA H100 80GB HBM3` to `NVIDIA H100`;
+    returns other names unchanged.
     """
     family = re.match(r"NVIDIA [A-Z]+\d+", device_kind)
     return family[0] if family else device_kind
 
 
 def why_no_kernel(device_kind: str, head_dim: int, dtype: jnp.dtype) -> str | None:
-    """Why there is no kernel for the device or the sizes; None if there is one."""
+    """Returns why no kernel supports the device or the sizes; None if a kernel does."""
     return (
         f"there is no kernel for {device_kind}, only for {', '.join(KERNELS)}"
         if device_family(device_kind) not in KERNELS
@@ -70,8 +70,8 @@ def why_no_kernel(device_kind: str, head_dim: int, dtype: jnp.dtype) -> str | No
 
 
 def attend(a: Arguments) -> tuple[jax.Array, None]:
-    """`xla.attend` without probabilities. Raises BadInput if there is no kernel for the device or
-    the sizes.
+    """Computes `xla.attend` without probabilities. Raises BadInput if no kernel supports the device
+    or the sizes.
     """
     device = meshes.device().device_kind
     why_not = why_no_kernel(device, a.q_BQHE.shape[-1], a.q_BQHE.dtype)
@@ -105,8 +105,7 @@ def attend(a: Arguments) -> tuple[jax.Array, None]:
             max_distance=a.max_distance,
             save=a.save,
         )
-        # With the check of replication the gradients of shared arrays would be summed inside
-        # accumulation.
+        # check_vma=True would sum the gradients of shared arrays inside gradient accumulation.
         local = jax.shard_map(
             local, in_specs=(specs,), out_specs=by_head, axis_names=set(free), check_vma=False
         )
@@ -114,12 +113,12 @@ def attend(a: Arguments) -> tuple[jax.Array, None]:
 
 
 def compare(config: ModelConfig, device: Any) -> float:
-    """The largest difference of fused and XLA in both streams, in units of bfloat16's roundoff;
-    infinite for NaN.
+    """Returns the largest difference between fused and XLA in both streams, in units of bfloat16's
+    roundoff; infinity for NaN.
     """
     kernel = KERNELS[device_family(device.device_kind)]
     if kernel is gpu.attend:
-        # As few programs as with many rows: one adds up the gradients of several blocks of queries.
+        # Few programs, as with many rows: each adds up the gradients of several blocks of queries.
         blocks = gpu.blocks_of(config.head_dim, jnp.dtype(config.compute_dtype))
         kernel = functools.partial(kernel, blocks=blocks._replace(programs=8))
     run = jax.jit(lambda attend, case: xla.differentiated(attend, case)[::2], static_argnums=0)
@@ -137,8 +136,8 @@ def compare(config: ModelConfig, device: Any) -> float:
 
 
 def _case(config: ModelConfig, chosen: bool) -> Arguments:
-    """Random arguments: two directions, segments, padded lengths; queries in order or at chosen
-    positions.
+    """Returns random arguments: two directions, segments, padded lengths; queries in order or at
+    chosen positions.
     """
     rng, dtype = np.random.default_rng(0), jnp.dtype(config.compute_dtype)
     B, T, K, Q, H, E = 2, 250, 270, 37 if chosen else 250, 2, config.head_dim

@@ -1,9 +1,9 @@
-"""Fused relative attention on NVIDIA GPUs, in Pallas on Triton: no array of queries times keys is
-in global memory.
+"""Fused relative attention on NVIDIA GPUs, in Pallas on Triton: no [queries, keys] array is in
+global memory.
 
-Interface and results are as for `xla.attend`, without the probabilities, which never exist.
-Formulas and the gradient: `packing`. The work of one program: `gpu_kernels`. This module pads the
-arguments, packs the integers, and ties forward and backward together.
+Interface and results are as for `xla.attend`, without the probabilities, which are never stored.
+`packing` has the formulas of the forward and backward pass, `gpu_kernels` the work of one program.
+This module pads the arguments, packs the integers, and connects the forward and the backward pass.
 
 Arrays stay [B, rows, H, E], as the projections make them. Every sum has a fixed order, so two runs
 give equal bits. The gradient cannot be differentiated again.
@@ -24,11 +24,11 @@ from xlnet_jax.kernels.packing import LN2, round_up
 from xlnet_jax.kernels.xla import Arguments
 
 HEAD_DIMS = (16, 32, 64, 128)
-"""A head is padded to the next of these."""
+"""Head widths of the kernels; a head is padded to the next of these widths."""
 
 
 class GpuBlocks(NamedTuple):
-    """Numbers of queries and keys in a program, powers of 2 from 16 on."""
+    """Numbers of queries and keys in a program: powers of 2, at least 16."""
 
     queries: int
     """Queries in order; at most `keys`."""
@@ -36,9 +36,9 @@ class GpuBlocks(NamedTuple):
     """Queries at chosen positions; at most `keys`."""
     keys: int
     programs: int = 256
-    """The least number of programs that compute the gradient of the queries, if there are so many
-    blocks of queries: an H100 runs 264 programs at a time. Each has its own part of the gradient of
-    the position keys, in float32.
+    """Least number of programs that compute the gradient of the queries, if the call has enough
+    blocks of queries: an H100 runs 264 programs at a time. Each program has its own part of the
+    gradient of the position keys, in float32.
     """
 
 
@@ -47,22 +47,22 @@ BLOCKS = {
     256: GpuBlocks(queries=32, chosen=32, keys=32),
     512: GpuBlocks(queries=16, chosen=16, keys=32),
 }
-"""Blocks by the most bytes of a head, for every card. From compilations for an H100
-(`benchmarks/gpu_compile.py`): the largest tiles whose forward pass does not spill in bfloat16. Its
-matrix unit takes four warps and 64 rows at once. Shared memory is below the 163 KiB of an A100.
-Other tiles were not tried on a card.
+"""Blocks by the largest number of bytes of a head, for every card. They have the largest tiles
+whose forward pass in bfloat16 does not spill registers when compiled for an H100
+(`benchmarks/gpu_compile.py`). The matrix unit of an H100 takes four warps and 64 rows at once. The
+tiles use less shared memory than the 163 KiB of an A100. Other tiles were not tried on a card.
 """
 
 
 def blocks_of(head_dim: int, dtype: jnp.dtype) -> GpuBlocks:
-    """The blocks that `attend` takes by default."""
+    """Returns the default blocks of `attend`."""
     return next(blocks for size, blocks in BLOCKS.items() if size >= head_dim * dtype.itemsize)
 
 
 def attend(
     a: Arguments, *, blocks: GpuBlocks | None = None, interpret: bool = False
 ) -> tuple[jax.Array, None]:
-    """`xla.attend` without probabilities, in float32 or bfloat16 and for E <= 128.
+    """Computes `xla.attend` without probabilities, in float32 or bfloat16 and for E <= 128.
 
     With `interpret` the kernel runs as plain JAX on any device: slow, for tests.
     """
@@ -96,7 +96,7 @@ def attend(
     )
 
     def pad(x: jax.Array, padding: tuple[int, int]) -> jax.Array:
-        """[B, n, H, E] with zeros before and after the n, and after the elements of a head."""
+        """Pads [B, n, H, E] with zeros before and after axis n, and after each head's elements."""
         return jnp.pad(x, ((0, 0), padding, (0, 0), (0, Ep - x.shape[3])))
 
     o_BQHE: Any = _fused(
@@ -115,8 +115,8 @@ def attend(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _fused(plan: GpuPlan, *arguments: Any) -> jax.Array:
-    """The output [B, Q, H, E] of a, b, other, k, v, r and the integers, padded. The gradient of r
-    is in float32.
+    """Computes the output [B, Q, H, E] from padded a, b, other, k, v, r and the integers. The
+    gradient of r is in float32.
     """
     return _fused_forward(plan, *arguments)[0]
 
@@ -127,7 +127,8 @@ def _fused_forward(plan: GpuPlan, *arguments: Any) -> tuple[jax.Array, Any]:
     inputs = *integers, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE.astype(a_BQHE.dtype)
     o_BQHE = jax.ShapeDtypeStruct(a_BQHE.shape, v_BKHE.dtype)
     o_BQHE, log_BHQ = _call(forward, plan, (Q // plan.queries, H, B), [o_BQHE, other_BHQ], inputs)
-    # Kept by remat `dots`, as the products are: the backward pass does not run this again.
+    # remat=dots keeps these results, as it keeps products: the backward pass does not run the
+    # kernel again.
     o_BQHE, log_BHQ = checkpoint_name((o_BQHE, log_BHQ), "fused_attention")
     return o_BQHE, (inputs, o_BQHE, log_BHQ)
 
@@ -159,5 +160,6 @@ _fused.defvjp(_fused_forward, _fused_backward)
 
 def _call(body: Any, plan: GpuPlan, grid: tuple[int, ...], results: list[Any], inputs: Any) -> Any:
     name = f"xlnet_attention_{body.__name__}_{'chosen' if plan.chosen else 'in_order'}"
-    # A stage is a tile whose loads are under way; with 2 `backward_keys` would spill more.
+    # A stage is a tile whose loads are in flight; with 2 stages `backward_keys` would spill more
+    # registers.
     return plan.call(body, name, grid, results, inputs, stages=1 if body is backward_keys else 2)

@@ -1,19 +1,19 @@
 """The kernels of the fused attention on GPU: the work of a program on one row of the batch and one
 head.
 
-Formulas: `packing`. Scores are computed in tiles of Q queries and S keys. Three kernels: the
-output; the gradients of a, b, c and of the position keys; those of the keys and values. The last
-two compute the scores again, each in its own order, so that a program owns what it sums: no
-atomics, and two runs give equal bits. The gradient of the position keys has a part for each
-program, in global memory; `gpu` adds them up.
+Formulas: `packing`. Scores are computed in tiles of Q queries and S keys. The first kernel computes
+the output; the second the gradients of a, b, c and of the position keys; the third the gradients of
+the keys and values. The last two compute the scores again, each in its own order, so that only one
+program adds to each sum: no atomics, and two runs give equal bits. Each program has its own part of
+the gradient of the position keys in global memory; `gpu` adds up these parts.
 
-The position term. A query with the start s = T - 1 - t meets key j at row s + j of the position
+The position term. For key j, a query with the start s = T - 1 - t needs row s + j of the position
 keys. With the window w = s // S and e = s % S, the tile of key block j needs the row blocks w + j
-and w + j + 1. Their products with b become the scores of the tile in two moves: column m is taken
-of the first product where m >= e, and of the second elsewhere; then the columns of every query turn
-by its e (`turn`). Queries in order have one window per block of queries; queries at chosen
-positions visit the windows from the first to the last of their block. The gradients of the scores
-turn back, and then column m belongs to the row block w + j where m >= e, and to the next block
+and w + j + 1. Their products with b become the scores of the tile in two steps: column m is taken
+from the first product where m >= e, and from the second elsewhere; then the columns of every query
+rotate by its e (`turn`). Queries in order have one window per block of queries; queries at chosen
+positions loop over the windows from the first to the last of their block. The gradients of the
+scores rotate back; then column m belongs to the row block w + j where m >= e, and to the next block
 elsewhere.
 
 Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c come with the scale
@@ -37,7 +37,7 @@ from xlnet_jax.kernels.packing import FAR, LN2, NN, NT, TN
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GpuPlan(packing.Plan, Triton):
-    """The static facts of a call, after padding.
+    """Static sizes and options of a call, after padding.
 
     `queries` and `tile` are powers of 2, `queries` at most `tile`; T and K are multiples of `tile`.
     """
@@ -47,11 +47,11 @@ class GpuPlan(packing.Plan, Triton):
     tile: int
     """S: keys in a block, positions in a window."""
     programs: int
-    """The least number of programs that compute the gradient of the queries."""
+    """Least number of programs that compute the gradient of the queries."""
 
     @property
     def unit(self) -> float:
-        """The unit of the gradients of scores in a `Tile`."""
+        """Unit of the gradients of scores that `Gradients.tile` returns."""
         return LN2 * upscale(self.rate)
 
     @property
@@ -66,22 +66,22 @@ class GpuPlan(packing.Plan, Triton):
 
 
 class GpuInputs(NamedTuple):
-    """The references that all kernels read: whole arrays."""
+    """References to whole arrays, which all kernels read."""
 
     table_B: Any
-    """The number of the position keys of each row."""
+    """Index of each row's table of position keys."""
     word_BH: Any
-    """uint32: the word of dropout after row and head."""
+    """uint32: dropout's hash word after row and head."""
     queries_B3Q: Any
     """Limit, segment, start."""
     keys_B2K: Any
     """Rank, segment."""
     a_BQHE: Any
-    """a times the scale / ln 2, as b and `other`."""
+    """a times scale / ln 2; b and `other` have the same factor."""
     b_BQHE: Any
     other_BHQ: Any
-    """c . (S[1] - S[0]), added to the scores of keys in another segment. Only the difference of the
-    vectors matters, because a term that all keys of a query share cancels in the softmax.
+    """c . (S[1] - S[0]), added to the scores of keys in another segment. Only S[1] - S[0] matters,
+    because a term that all keys of a query share cancels in the softmax.
     """
     k_BKHE: Any
     v_BKHE: Any
@@ -105,7 +105,7 @@ class Queries:
     """One block of queries of one row and head, loaded. Letters: Q queries, S columns of a tile, E
     head width.
 
-    `stays`: the program keeps the block while it visits keys.
+    `stays`: the program keeps the block while it loops over keys.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Queries:
         self.limit_Q1, self.segment_Q1, start_Q1 = (
             inputs.queries_B3Q[b, n, here][:, None] for n in range(3)
         )
-        if stays and not plan.chosen:  # The same, but without a register for each query.
+        if stays and not plan.chosen:  # The same values without a register per query.
             start_Q1 = plan.positions - 1 - i * plan.queries - jnp.arange(plan.queries)[:, None]
         self.at_Q1 = plan.positions - 1 - start_Q1
         shift = plan.tile.bit_length() - 1
@@ -132,7 +132,7 @@ class Queries:
         self.offset_QS = jnp.where(self.column_1S >= self.e_Q1, window, window + 1)
 
     def rows(self, n: Any) -> jax.Array:
-        """One block of rows of the position keys, [S, E]."""
+        """Reads one block of rows of the position keys, [S, E]."""
         inputs = self.inputs
         table = self.b if self.plan.own_tables else inputs.table_B[self.b]
         return inputs.r_SNHE[table, pl.ds(n * self.plan.tile, self.plan.tile), self.h, :].astype(
@@ -140,7 +140,7 @@ class Queries:
         )
 
     def tile(self, j: Any, log_Q1: jax.Array | float = 0.0) -> Tile:
-        """The tile of one block of keys; its scores are less the logarithms `log_Q1`."""
+        """Computes the tile of one block of keys; `log_Q1` is subtracted from its scores."""
         plan, keys = self.plan, pl.ds(j * self.plan.tile, self.plan.tile)
         rank_1S, segment_1S = (self.inputs.keys_B2K[self.b, n, keys][None] for n in range(2))
         number_1S = j * plan.tile + self.column_1S
@@ -155,11 +155,11 @@ class Queries:
         return Tile(jnp.where(visible_QS, score_QS, -FAR), number_1S, segment_1S, k_SE, r_SE)
 
     def values(self, j: Any) -> jax.Array:
-        """The values of one block of keys, [S, E]."""
+        """Reads the values of one block of keys, [S, E]."""
         return self.inputs.v_BKHE[self.b, pl.ds(j * self.plan.tile, self.plan.tile), self.h, :]
 
     def position_scores(self, j: Any, first_SE: jax.Array) -> jax.Array:
-        """b . r of a tile; `first_SE`: its first block of position keys, `rows(first + j)`."""
+        """Computes b . r of a tile; `first_SE`: its block of position keys `rows(first + j)`."""
 
         def visit(n: Any, sum_QS: jax.Array, r_SE: jax.Array | None = None) -> jax.Array:
             product_QS = self.plan.dot(self.b_QE, self.rows(n + j) if r_SE is None else r_SE, NT)
@@ -173,7 +173,7 @@ class Queries:
         return self.plan.turn(sum_QS, self.e_Q1)
 
     def dropped(self, x_QS: jax.Array, number: jax.Array) -> jax.Array:
-        """x with dropout, without its factor."""
+        """Drops elements of x, without scaling the kept elements."""
         if not self.plan.rate:
             return x_QS
         return jnp.where(
@@ -191,8 +191,8 @@ class Gradients:
         self.delta_Q1 = delta_BHQ[b, h, here][:, None] / upscale(queries.plan.rate)
 
     def tile(self, j: Any) -> tuple[Tile, jax.Array, jax.Array]:
-        """The tile of one block of keys, its probabilities, and the gradient of its scores / (ln 2
-        upscale).
+        """Returns the tile of one block of keys, its probabilities, and the gradients of its scores
+        in units of ln 2 upscale(rate).
         """
         tile, plan = self.queries.tile(j, self.log_Q1), self.queries.plan
         dp_QS = plan.dot(self.do_QE, self.queries.values(j), NT)
@@ -218,7 +218,7 @@ def forward(plan: GpuPlan, *refs: Any) -> None:
         )
         return new_Q, total_Q * shrink_Q + jnp.sum(p_QS, axis=1), o_QE
 
-    # Above -FAR: so a query that sees nothing has the total 0.
+    # Above -FAR, so the total of a query that sees no key is 0.
     start = (
         jnp.full(Q, -FAR / 2, jnp.float32),
         jnp.zeros(Q, jnp.float32),
@@ -234,7 +234,7 @@ def forward(plan: GpuPlan, *refs: Any) -> None:
 
 
 class PositionSums(NamedTuple):
-    """The part of the gradient of the position keys to which one program alone adds."""
+    """Part of the gradient of the position keys that belongs to one program."""
 
     plan: GpuPlan
     dr_GNHE: Any
@@ -242,11 +242,11 @@ class PositionSums(NamedTuple):
     h: Any
 
     def rows(self, n: Any) -> Any:
-        """One block of rows."""
+        """Returns the index of one block of rows."""
         return self.group, pl.ds(n * self.plan.tile, self.plan.tile), self.h, slice(None)
 
     def clear(self, n: Any, _: None) -> None:
-        """Starts one block of rows with zeros."""
+        """Sets one block of rows to zeros."""
         width = self.dr_GNHE.shape[-1]
         self.dr_GNHE[self.rows(n)] = jnp.zeros((self.plan.tile, width), jnp.float32)
 
@@ -281,8 +281,8 @@ def write_query_gradients(
     """Writes the gradients of a, b and `other` of one block of queries, and adds the gradient of
     the position keys to `sums`.
 
-    For queries in order, a block of position keys gets its sum over these queries at once: from one
-    tile and from the turned gradients of the tile before.
+    For queries in order, one addition gives a block of position keys its sum over these queries:
+    from one tile and from the rotated gradients of the previous tile.
     """
     queries, plan = gradients.queries, gradients.queries.plan
 

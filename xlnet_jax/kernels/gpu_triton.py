@@ -1,9 +1,10 @@
 """All uses of Pallas on Triton by the fused attention on GPU; another backend would replace this
 module.
 
-JAX 0.11 deprecates it. Mosaic GPU (JAX 0.12.0) can lower the relative shift only by `inline_mgpu`,
-which interpret mode refuses. Beyond this the kernels use what every backend of Pallas has:
-references, slices, program numbers, loops and elementwise operations.
+JAX 0.11 deprecates Pallas on Triton. Mosaic GPU (JAX 0.12.0) can lower the relative shift only by
+`inline_mgpu`, which interpret mode refuses. Outside this module the kernels use only operations
+that every backend of Pallas has: references, slices, program numbers, loops and elementwise
+operations.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from jax.interpreters import mlir
 from xlnet_jax.kernels import packing
 
 take_p = Primitive("xlnet_take")
-"""x[q, index[q, m]]. In interpret mode it is `take_along_axis`; for Triton see `_lower_take`."""
+"""Gather x[q, index[q, m]]. In interpret mode it is `take_along_axis`; for Triton see
+`_lower_take`.
+"""
 take_p.def_abstract_eval(lambda x, index: ShapedArray(index.shape, x.dtype))
 mlir.register_lowering(
     take_p,
@@ -33,10 +36,10 @@ mlir.register_lowering(
 
 @functools.cache
 def _lower_take() -> None:
-    """Makes `take_p` Triton's gather; before the first compilation for a GPU.
+    """Lowers `take_p` to Triton's gather. Must run before the first compilation for a GPU.
 
-    Private (checked with JAX 0.10.2 and 0.12.0): Pallas has no public name for a gather, nor for a
-    lowering to Triton.
+    Uses private names (checked with JAX 0.10.2 and 0.12.0), because Pallas has no public name for a
+    gather or for a lowering to Triton.
     """
     from jax._src.lib import triton
     from jax._src.pallas.triton import lowering
@@ -46,7 +49,7 @@ def _lower_take() -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Triton:
-    """The call of a kernel, and its operations."""
+    """Call of a kernel, and the operations that the kernel uses."""
 
     interpret: bool
     """Whether the kernel runs as plain JAX, on any device."""
@@ -75,13 +78,13 @@ class Triton:
         )(*inputs)
 
     def dot(self, a: jax.Array, b: jax.Array, contraction: Any) -> jax.Array:
-        """`packing.dot`, with float32 factors split into three of TF32: a few roundoffs more."""
+        """Computes `packing.dot`; float32 products are three in TF32: a few more roundoffs."""
         if self.interpret:
             return packing.dot(a, b, contraction)
         return packing.dot(a, b, contraction, jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3)
 
     def exp2(self, x: jax.Array) -> jax.Array:
-        """2^x, and 0 below the normal numbers, which would take three more instructions."""
+        """Returns 2^x, and 0 for subnormal results, which would take three more instructions."""
         if self.interpret:
             return jnp.exp2(x)
         shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
@@ -94,7 +97,7 @@ class Triton:
         )[0]
 
     def turn(self, x_QS: jax.Array, by_Q1: jax.Array) -> jax.Array:
-        """Column m of row q is the column (m + by[q]) mod S of x; S is a power of 2.
+        """Rotates rows: column m of row q is column (m + by[q]) mod S of x; S is a power of 2.
 
         A warp has 32 lanes. With 64 columns both halves read the same lane, so each element crosses
         lanes once; Triton's gather of 64 would read two lanes for each element, and compute two

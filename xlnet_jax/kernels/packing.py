@@ -1,4 +1,4 @@
-"""Common parts of the fused kernels for TPU and GPU: formulas, constants, and the form of the
+"""Common code of the fused kernels for TPU and GPU: formulas, constants, and the layout of the
 arguments.
 
 Forward, for a query i at the position t_i and a key j (letters and distances as in `xla`):
@@ -9,10 +9,11 @@ Forward, for a query i at the position t_i and a key j (letters and distances as
     p_ij = exp(s_ij) / sum of exp(s_ij') over the visible j'
     o_i  = sum_j p_ij z_ij v_j
 
-where g_ij = 0 in the same segment and 1 in another one; p_ij = 0 for hidden keys and for rows that
-see nothing; and z is dropout, 0 or 1 / share kept.
+where g_ij is 0 if query and key are in the same segment, else 1; p_ij is 0 for hidden keys and for
+queries that see no key; and z_ij is the dropout factor, 0 or 1 / (share kept).
 
-Backward, from the gradient do of o; a sum over the rows of the batch where an input has no row:
+Backward, from the gradient do of o. The gradient of an input without a batch axis is a sum over the
+batch:
 
     dv_j = sum_i p_ij z_ij do_i
     ds_ij = E^(-1/2) p_ij (z_ij do_i . v_j - do_i . o_i)    do_i . o_i = sum_j p_ij z_ij do_i . v_j
@@ -37,34 +38,34 @@ from xlnet_jax.kernels.dropout import advance, fold
 from xlnet_jax.kernels.xla import Arguments
 
 FAR = 1e30
-"""A large number in place of infinity, whose differences are NaN."""
+"""Large number used in place of infinity, because infinity - infinity is NaN."""
 LN2 = math.log(2)
 NT, NN, TN = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
-"""Contractions of two matrices: a b', a b and a' b."""
+"""Contractions of two matrices: a b', a b and a' b (' is the transpose)."""
 _INT = jnp.iinfo(jnp.int32)
-"""The range of int32: no limit is above the rank `max`, and no rank below the limit `min`."""
+"""Range of int32. No query sees a key of rank `max`; a query with the limit `min` sees no key."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The static facts of a call for both kernels, after padding."""
+    """Static sizes and options of a call, for both kernels, after padding."""
 
     positions: int
-    """T."""
+    """T, the number of positions of the segment."""
     keys: int
-    """K."""
+    """K, the number of keys."""
     chosen: bool
     """Whether queries are at chosen positions, not in order."""
     own_tables: bool
     """Whether every row of the batch has its own position keys; else each direction has a table."""
     rate: float
-    """The rate of dropout."""
+    """Dropout rate."""
     farthest: int | None
-    """The largest position of a query minus number of a visible key; None: no bound."""
+    """Largest (query position - key number) at which a key is visible; None: no bound."""
 
 
 def plan_fields(a: Arguments, positions: int, keys: int) -> dict[str, Any]:
-    """The fields of `Plan`; `positions` and `keys` are padded."""
+    """Returns the fields of `Plan`; `positions` and `keys` are padded sizes."""
     return {
         "positions": positions,
         "keys": keys,
@@ -76,13 +77,13 @@ def plan_fields(a: Arguments, positions: int, keys: int) -> dict[str, Any]:
 
 
 def round_up(size: int, multiple: int) -> int:
-    """The least multiple that is not below the size."""
+    """Rounds the size up to a multiple."""
     return -(-size // multiple) * multiple
 
 
 def position_keys(a: Arguments) -> tuple[jax.Array, jax.Array]:
-    """Tables of position keys r [S, N, H, E], one for each direction or for each row, and the
-    number of each row's table, [B].
+    """Returns tables of position keys r [S, N, H, E], one for each direction or for each row, and
+    the index of each row's table, [B].
     """
     odd_SNHE, even_SNHE, direction_B = a.position
     if len(odd_SNHE) == 1:
@@ -94,12 +95,12 @@ def position_keys(a: Arguments) -> tuple[jax.Array, jax.Array]:
 
 
 def other_segment(a: Arguments) -> jax.Array:
-    """S[1] - S[0], [H, E]: a term that all keys of a query share cancels in the softmax."""
+    """Returns S[1] - S[0], [H, E]: a term that all keys of a query share cancels in the softmax."""
     return a.segment_2HE[1] - a.segment_2HE[0]
 
 
 def dropout_words(a: Arguments, heads: int) -> jax.Array:
-    """The word of dropout after row and head, uint32 [B, heads]; zeros without dropout."""
+    """Returns dropout's hash word after row and head, uint32 [B, heads]; zeros without dropout."""
     if a.dropout is None:
         return jnp.zeros((len(a.rows_B), heads), jnp.uint32)
     heads_1H = (a.dropout.first_head + jnp.arange(heads))[None]
@@ -112,14 +113,14 @@ def dot(
     contraction: tuple[tuple[int], tuple[int]],
     exact: Any = jax.lax.Precision.HIGHEST,
 ) -> jax.Array:
-    """The product in float32; `exact` is the precision of float32 factors."""
+    """Multiplies with a float32 result; `exact` is the precision for float32 factors."""
     precision = exact if b.dtype == jnp.float32 else None
     return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
 
 
 def padded_queries(a: Arguments, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Limit, segment and position of `size` queries. Padding has the position of the last query,
-    and sees nothing.
+    """Returns limit, segment and position of `size` queries. A padding query has the position of
+    the last query, and sees no key.
     """
     after = ((0, 0), (0, size - a.limit_BQ.shape[1]))
     limit_BQ = jnp.pad(a.limit_BQ, after, constant_values=_INT.min)
@@ -127,7 +128,7 @@ def padded_queries(a: Arguments, size: int) -> tuple[jax.Array, jax.Array, jax.A
 
 
 def padded_keys(a: Arguments, size: int) -> tuple[jax.Array, jax.Array]:
-    """Rank and segment of `size` keys. No query sees padding, nor a key of rank NEVER."""
+    """Returns rank and segment of `size` keys. No query sees padding or a key of rank NEVER."""
     after = ((0, 0), (0, size - a.rank_BK.shape[1]))
     rank_BK = jnp.where(a.rank_BK == NEVER, _INT.max, a.rank_BK)
     return jnp.pad(rank_BK, after, constant_values=_INT.max), jnp.pad(a.segment_BK, after)

@@ -1,12 +1,13 @@
-"""Fused relative attention on TPU, v4 and later: no array of queries times keys leaves the chip's
-vector memory.
+"""Fused relative attention on TPU, v4 and later: no [queries, keys] array leaves the chip's vector
+memory.
 
-The exception: if nothing is to be computed again (`Arguments.save`) and all keys are in one block,
-the forward pass leaves the weights of the softmax after dropout to the backward pass.
+Exception: with `Arguments.save` and all keys in one block, the forward pass saves the weights of
+the softmax and of dropout, so that the backward pass does not compute them again.
 
-Interface and results are as for `xla.attend`, without the probabilities. Formulas and the gradient:
-`packing`. The work of one program: `tpu_kernels`, on the units of `tpu_units`. This module pads the
-arguments, packs the integers, chooses the blocks, and ties forward and backward together.
+Interface and results are as for `xla.attend`, without the probabilities. `packing` has the formulas
+of the forward and backward pass, `tpu_kernels` the work of one program on the units of `tpu_units`.
+This module pads the arguments, packs the integers, chooses the blocks, and connects the forward and
+the backward pass.
 
 Arrays stay [B, rows, H E], as the projections make them. Every sum has a fixed order, so two runs
 give equal bits. The gradient cannot be differentiated again.
@@ -32,12 +33,12 @@ from xlnet_jax.kernels.tpu_units import LANES, SUBLANES, TpuInputs, TpuPlan
 from xlnet_jax.kernels.xla import Arguments
 
 HEAD_DIMS = (32, 64, LANES)
-"""A head is padded to the next of these."""
+"""Head widths of the kernels; a head is padded to the next of these widths."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TpuBlocks:
-    """Numbers of queries and keys in a program: multiples of 128, fewer if a call has fewer."""
+    """Queries and keys in a program: multiples of 128, smaller if a call has fewer of them."""
 
     queries: int = 512
     """Queries in order."""
@@ -47,13 +48,13 @@ class TpuBlocks:
     window: int = 512
     """Positions that one product of queries at chosen positions covers, a power of 2."""
     strips: tuple[int, int] = (256, 128)
-    """Queries in order of a unit, forward and backward, powers of 2. Larger strips load the matrix
-    unit less often, and keep less in registers: 256 backward on v5e and v5p, and 512 on any chip,
-    need more bundles.
+    """Queries of a unit, for queries in order: forward and backward, powers of 2. Larger strips
+    load the matrix unit less often, but keep less in registers: 256 backward on v5e and v5p, and
+    512 on any chip, need more bundles.
     """
     rows: int = 12_000
-    """The most rows of the position keys times groups of 128 lanes in a program. The more, the less
-    the ends of a program cost.
+    """Limit for rows of the position keys times groups of 128 lanes in a program. A higher limit
+    makes programs larger, so the start and the end of a program cost less.
     """
     strided: bool = True
     """Whether shifts are strided rolls, which v4 does not have."""
@@ -64,7 +65,7 @@ class TpuBlocks:
 def attend(
     a: Arguments, *, blocks: TpuBlocks = TpuBlocks(), interpret: bool = False
 ) -> tuple[jax.Array, None]:
-    """`xla.attend` without probabilities, in float32 or bfloat16 and for E <= 128.
+    """Computes `xla.attend` without probabilities, in float32 or bfloat16 and for E <= 128.
 
     With `interpret` the kernel runs as plain JAX on any device: slow, for tests.
     """
@@ -78,8 +79,8 @@ def attend(
     heads = round_up(H * Ep, LANES) // Ep
 
     def lanes(x: jax.Array, padding: tuple[int, int]) -> jax.Array:
-        """[B, n, H, E] -> [B, n', H' E'], with zeros before and after the n, and after the heads
-        and their elements.
+        """Pads [B, n, H, E] to [B, n', H' E'] with zeros before and after axis n, after the heads,
+        and after the elements of a head.
         """
         pads = ((0, 0), padding, (0, heads - x.shape[2]), (0, Ep - x.shape[3]))
         return jnp.pad(x, pads).reshape(len(x), sum(padding) + x.shape[1], heads * Ep)
@@ -109,7 +110,7 @@ def attend(
 
 
 def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPlan, ...]:
-    """The plans of the forward and of the backward pass."""
+    """Returns the plans of the forward and of the backward pass."""
     (_, Q, H, E), K, chosen = a.q_BQHE.shape, a.k_BKHE.shape[1], a.query_position_BQ is not None
     T, Ep = K - a.memory_len, next(width for width in HEAD_DIMS if width >= E)
     in_order = min(blocks.queries, round_up(T, LANES))
@@ -118,11 +119,11 @@ def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPl
     key_block = round_up(-(-K // -(-K // blocks.keys)), LANES)
     Tp, Kp = round_up(T, in_order), round_up(K, key_block)
     window = min(blocks.window, 1 << (round_up(Tp, LANES) - 1).bit_length())
-    # The same for both streams: so the compiler makes the table once.
+    # The same for both streams, so that the compiler makes the table once.
     Np = round_up(Tp, window) + Kp
     saved = a.save and Kp == key_block
-    # `rows` has room for kept probabilities in bfloat16 of heads of 64; of smaller heads or in
-    # float32 there are more.
+    # `blocks.rows` leaves room for saved probabilities of heads of 64 in bfloat16; smaller heads or
+    # float32 need more.
     room = Np * (max(32 * a.v_BKHE.dtype.itemsize // Ep, 1) if saved else 1)
     groups = next(
         n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * room <= blocks.rows or n == 1
@@ -149,10 +150,11 @@ def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPl
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _fused(plans: tuple[TpuPlan, ...], *arguments: jax.Array) -> jax.Array:
-    """The output [B, Q, D] of padded arguments, which are `TpuInputs`.
+    """Computes the output [B, Q, D] from padded arguments, in the order of `TpuInputs`.
 
-    Their shapes are [B], [B H], twice [B blocks]; q, k and v [B, Q or K, D]; r [S, D, N] and small
-    [8, D], in float32 as their gradients; queries and keys [B, 8, Q or K], filled with zeros.
+    Their shapes: table [B], word [B H], first and last [B blocks]; q, k and v [B, Q or K, D];
+    r [S, D, N] and small [8, D], in float32 like their gradients; queries and keys [B, 8, Q or K],
+    with zeros in unused rows.
     """
     return _fused_forward(plans, *arguments)[0]
 
@@ -186,7 +188,8 @@ def _fused_forward(plans: tuple[TpuPlan, ...], *arguments: Any) -> tuple[jax.Arr
             by_head,
         ],
     )(*inputs)
-    # Kept by remat `dots`, as the products are: the backward pass does not run this again.
+    # remat=dots keeps these results, as it keeps products: the backward pass does not run the
+    # kernel again.
     o_BQD, *saved = checkpoint_name((o_BQD, log_BG8Q, weight_BHQK), "fused_attention")
     return o_BQD, (inputs, o_BQD, *saved)
 
@@ -237,11 +240,11 @@ _fused.defvjp(_fused_forward, _fused_backward)
 
 
 def _specs(plan: TpuPlan, lanes_first: bool) -> tuple[Any, list[pl.BlockSpec], pl.BlockSpec, Any]:
-    """A function that makes the spec of a block from its place by (row, lanes, queries, keys,
-    table); then the specs of the inputs, of the logarithms of the sums, and of the weights, None if
-    they are not saved.
+    """Returns a function that makes the spec of a block, from a function of (row, lanes, queries,
+    keys, table) that gives its place; then the specs of the inputs, of the logarithms of the sums,
+    and of the weights (None if not saved).
 
-    The grid starts with row and lanes, or with lanes and row.
+    The first two axes of the grid are row and lanes, or with `lanes_first` lanes and row.
     """
     lanes, queries, keys = plan.groups * LANES, plan.query_block, plan.key_block
 
@@ -286,6 +289,6 @@ def _call(
 
 
 def _packed(*rows: jax.Array) -> jax.Array:
-    """int32 [B, 8, n] of arrays [B, n], with zeros."""
+    """Stacks arrays [B, n] and zeros to int32 [B, 8, n]."""
     zeros = jnp.zeros_like(rows[0])
     return jnp.stack([*rows, *[zeros] * (SUBLANES - len(rows))], axis=1).astype(jnp.int32)

@@ -32,24 +32,25 @@ from xlnet_jax.kernels.tpu_units import (
 )
 
 OTHER = 3
-"""Row of the small inputs [8, L] after content, position and segment bias: S[1] - S[0]. Only the
+"""Row of `TpuInputs.small` with S[1] - S[0], after content, position and segment bias. Only the
 difference matters, because a term that all keys of a query share cancels in the softmax.
 """
 
 Stage = Callable[[Any, int], Iterator[None]]
-"""A stage of `pipeline`, of the number of a unit and a slot for results: yields between pieces of
-work.
+"""Stage of `pipeline`: takes the number of a unit and a slot for results, and yields between pieces
+of work.
 """
 
 
 class ForwardRefs(NamedTuple):
-    """References to the results of `forward`, and to what a program keeps meanwhile."""
+    """References to the results of `forward` and to its scratch memory."""
 
     o: Any
     log: Any
     """log2(sum of 2^s), [8, Q] with one row per head, FAR for queries that see nothing."""
     weight: Any
-    """With `plan.saved` 2^(s - highest), negative where dropout drops it; `log` is then of these.
+    """With `plan.saved` 2^(s - highest), negative where dropout drops it; `log` is then the log2 of
+    the sum of 2^(s - highest).
     """
     columns: Any
     score: Any
@@ -64,8 +65,8 @@ class ForwardRefs(NamedTuple):
 
 
 def forward(plan: TpuPlan, *references: Any) -> None:
-    """One program of the grid (row, lanes, queries, keys): the softmax is built up over the blocks
-    of keys. `references` are `TpuInputs`, then `ForwardRefs`.
+    """Runs one program of the grid (row, lanes, queries, keys), which builds up the softmax over
+    the blocks of keys. `references` are `TpuInputs`, then `ForwardRefs`.
     """
     inputs, refs = split(references, ForwardRefs)
     b, g, i, j = (pl.program_id(n) for n in range(4))
@@ -81,8 +82,8 @@ def forward(plan: TpuPlan, *references: Any) -> None:
             score_QK = score[:, part] = scores(t)
             highest_QL = jnp.maximum(highest_QL, score_QK)
             yield
-        # Above the score of hidden keys: so their weight is 0 even for a query that has seen
-        # nothing so far.
+        # Above the score of hidden keys, so that their weight is 0 even for a query that has seen
+        # no key so far.
         before_QL = jnp.where(j == 0, -FAR / 2, refs.highest[at])
         highest_QL = jnp.maximum(before_QL, wide(jnp.max(highest_QL, axis=1, keepdims=True)))
         refs.highest[at] = highest_QL
@@ -110,7 +111,7 @@ def forward(plan: TpuPlan, *references: Any) -> None:
             o_EQ += refs.sum[unit.rows, unit.here]
         refs.total[at] = total_QL
         refs.sum[unit.rows, unit.here] = o_EQ
-        # In one piece: with more of it beside the products the registers do not suffice.
+        # In one piece: with more of this work beside the products the registers do not suffice.
         yield
 
     pipeline(plan.units, first, second)
@@ -121,8 +122,8 @@ def write_output(plan: TpuPlan, refs: ForwardRefs) -> None:
     """Writes the output and `ForwardRefs.log`, after the last block of keys."""
     heads, lane_1L = LANES // plan.head_dim, jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
     for group, here in plan.each_group():
-        # Sums and highest scores of the heads on as many lanes; then on rows, where a query costs
-        # one lane.
+        # One lane per sum and per highest score of a head; then transposed to rows, where a query
+        # costs one lane.
         both_QL = jnp.zeros((plan.query_block, LANES), jnp.float32)
         for n, ref in enumerate((refs.total, refs.highest)):
             for h in range(heads):
@@ -136,9 +137,7 @@ def write_output(plan: TpuPlan, refs: ForwardRefs) -> None:
 
 
 class BackwardRefs(NamedTuple):
-    """References to further inputs and to the results of `backward`, and to what a program keeps
-    meanwhile.
-    """
+    """References to further inputs, to the results of `backward`, and to its scratch memory."""
 
     o: Any
     log: Any
@@ -168,14 +167,15 @@ class BackwardRefs(NamedTuple):
     dk_sum: Any
     dv_sum: Any
     scaled: Any
-    """With `plan.saved` do times the factor that makes a weight of `forward` a probability: the
-    gradient of a score is then |weight| (do . v if the weight is positive - do . o).
+    """With `plan.saved` do times the factor that makes a weight of `forward` a probability. The
+    gradient of a score is then |weight| (x - do . o), where x is do . v for a positive weight, else
+    0.
     """
 
 
 def backward(plan: TpuPlan, *references: Any) -> None:
-    """One program of the grid (lanes, row, queries, keys): all gradients in one pass, summed in a
-    fixed order. `references` are `TpuInputs`, then `BackwardRefs`.
+    """Runs one program of the grid (lanes, row, queries, keys), which computes all gradients in one
+    pass and sums them in a fixed order. `references` are `TpuInputs`, then `BackwardRefs`.
 
     dq is summed over the keys, dk and dv over the queries of a row, dr and the small gradients over
     the rows too.
@@ -242,8 +242,8 @@ def load_left_factors(plan: TpuPlan, inputs: TpuInputs, refs: BackwardRefs) -> N
 def unit_gradients(
     units: Units, refs: BackwardRefs, do_ref: Any, table: Any, n: Any, slot: int
 ) -> Iterator[None]:
-    """Adds the gradients of a unit: the second stage of `backward`. `table` is the number of the
-    row's position keys.
+    """Adds the gradients of a unit: the second stage of `backward`. `table` is the index of the
+    row's table of position keys.
     """
     unit, score, dp = units(n, slot), refs.score.at[slot], refs.dp.at[slot]
     plan, (_, _, i, _), rows, here = units.plan, units.program, unit.rows, unit.here
@@ -287,7 +287,7 @@ def unit_gradients(
 
 
 def add_query_gradients(plan: TpuPlan, inputs: TpuInputs, refs: BackwardRefs, j: Any) -> None:
-    """Adds the units' gradients of a, b and c to those of the queries and of the small inputs."""
+    """Adds the units' gradients of a, b and c to the gradients of queries and small inputs."""
     for group, here in plan.each_group():
         small_8L = inputs.small[:, here]
         c_QL = factors(plan, inputs.q[0, :, here], small_8L)[2]
@@ -309,14 +309,14 @@ def add_query_gradients(plan: TpuPlan, inputs: TpuInputs, refs: BackwardRefs, j:
 
 
 def split(references: tuple[Any, ...], others: Callable[..., Any]) -> tuple[TpuInputs, Any]:
-    """The references of a kernel by name: the inputs, and the `others`."""
+    """Names the references of a kernel: the inputs, and the `others`."""
     inputs = len(TpuInputs._fields)
     return TpuInputs(*references[:inputs]), others(*references[inputs:])
 
 
 def masked_scores(unit: Unit, score: Any) -> Callable[[int], jax.Array]:
-    """The scores of one head, [Q, 128], by number of the part of the keys; `score` as in
-    `position_scores`.
+    """Returns the scores of one head, [Q, 128], as a function of the number of a part of the keys;
+    `score` as in `position_scores`.
     """
     plan, inputs, small_8L = unit.plan, unit.inputs, unit.inputs.small[:, unit.lanes]
     dtype = inputs.k.dtype
@@ -341,13 +341,13 @@ def masked_scores(unit: Unit, score: Any) -> Callable[[int], jax.Array]:
 
 
 Probabilities = Callable[[slice], tuple[jax.Array, jax.Array, jax.Array | bool]]
-"""Reads [Q, 128] for a part of the keys: the probabilities, the same with 0 where dropout drops
-them, and where it keeps them.
+"""Function of a part of the keys that returns, [Q, 128] each: the probabilities, the probabilities
+with 0 where dropout drops them, and where dropout keeps them.
 """
 
 
 def computed_probabilities(unit: Unit, score: Any, log_ref: Any) -> Probabilities:
-    """Probabilities from the scores, times ln 2 and dropout's factor."""
+    """Computes probabilities from the scores, times ln 2 and dropout's factor."""
     on_8 = jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0) == unit.h % (
         LANES // unit.plan.head_dim
     )
@@ -364,8 +364,8 @@ def computed_probabilities(unit: Unit, score: Any, log_ref: Any) -> Probabilitie
 
 
 def saved_probabilities(unit: Unit, weight_ref: Any) -> Probabilities:
-    """Probabilities from the weights of the forward pass, without a factor of each query that do
-    carries.
+    """Reads probabilities from the weights of the forward pass, without the factor of each query,
+    which is in `BackwardRefs.scaled`.
     """
 
     def read(part: slice) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -376,12 +376,12 @@ def saved_probabilities(unit: Unit, weight_ref: Any) -> Probabilities:
 
 
 def pipeline(units: int, first: Stage, second: Stage) -> None:
-    """Runs first(unit, slot), then second(unit, slot), for all units in order: second of a unit
-    beside first of the next one.
+    """Runs first(unit, slot), then second(unit, slot), for all units in order: `second` of a unit
+    beside `first` of the next unit.
 
-    The compiler does not look beyond a turn of the loop, and there mixes operations that are near
-    in the program: `first` is mostly products, `second` mostly arithmetic. So they take turns, from
-    one yield to the next. `first` leaves its results in the slot, a number known when compiling.
+    The compiler overlaps only operations of one turn of the loop that are near in the program.
+    `first` is mostly products, `second` mostly arithmetic, so the two alternate at each yield.
+    `first` leaves its results in the slot, a number known at compile time.
     """
 
     def beside(*stages: Iterator[None]) -> None:
@@ -402,7 +402,7 @@ def pipeline(units: int, first: Stage, second: Stage) -> None:
 def factors(
     plan: TpuPlan, q_QL: jax.Array, small_8L: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """a, b and c times the scale / ln 2, float32 [Q, L]."""
+    """Returns a, b and c times scale / ln 2, float32 [Q, L]."""
     a_QL, b_QL, c_QL = (
         (q_QL.astype(jnp.float32) + small_8L[n : n + 1]) * (plan.scale / LN2) for n in range(3)
     )

@@ -1,11 +1,11 @@
 """The position term of the fused attention on TPU: scores of a unit, and the gradients of the
 position keys and of b.
 
-The query at position t meets key j at row T - 1 - t + j of the position keys. A window is S
-consecutive values of the start T - 1 - t, from a multiple of S on; it needs S + K rows, and the
-query with the start w S + e takes K of their scores from column e on (`moved`). Queries in order
-have S = 128 and one window per strip; queries at chosen positions take the windows from the first
-to the last of the strip in turn.
+For key j, the query at position t needs row T - 1 - t + j of the position keys. A window is S
+consecutive values of the start T - 1 - t, from a multiple of S on. A window needs S + K rows, and
+the query with the start w S + e takes K of their scores from column e on (`moved`). Queries in
+order have one window per strip, of S = max(strip, 128); queries at chosen positions loop over the
+windows from the first to the last of the strip.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from xlnet_jax.kernels.tpu_units import LANES, SUBLANES, Unit, only
 
 
 def position_scores(unit: Unit, b_QL: jax.Array, score: Any) -> Callable[[int], jax.Array]:
-    """b . r of one head, [Q, 128], by number of the part of the keys; `score` [Q, K] is where
-    several windows are put together.
+    """Returns b . r of one head, [Q, 128], as a function of the number of a part of the keys;
+    `score` [Q, K] is scratch memory that joins several windows.
     """
     plan = unit.plan
     tiles = (plan.window + plan.key_block) // LANES
@@ -88,15 +88,15 @@ def position_gradients(
 def moved(
     tile: Callable[[int], jax.Array | None], unit: Unit, sign: int
 ) -> Callable[[int], jax.Array]:
-    """Tiles [Q, 128] side by side, with row q moved by its offset e[q] in the window: a function of
-    the number of a tile.
+    """Moves row q of tiles [Q, 128] side by side by its offset e[q] in the window. Returns a
+    function of the number of a tile.
 
     Args:
-      tile: the tile of a number, None for zeros.
-      sign: 1: row q from column e[q] on; -1: the transpose, row q behind e[q] zeros. With -1, where
-        the offsets fall by 1 per row, the rows of each 8 are reversed (`flip`).
+      tile: function of the number of a tile; None stands for zeros.
+      sign: 1: row q from column e[q] on; -1: the transpose, row q after e[q] zeros. With -1 and
+        offsets that fall by 1 per row, the rows inside every 8 are reversed (`flip`).
 
-    Inside a tile rows turn, and a select joins neighbours; whole tiles move by selects.
+    Rows rotate inside a tile, and a select joins neighbouring tiles; selects move whole tiles.
     """
     plan = unit.plan
     backward = plan.rolled and sign < 0
@@ -115,14 +115,14 @@ def moved(
 
     @functools.cache
     def turned(t: int) -> jax.Array | None:
-        """The tile of a number, each row turned by its offset modulo 128."""
+        """Returns tile t with each row rotated by its offset modulo 128."""
         x_QL = tile(t)
         if x_QL is None:
             return None
         if not plan.rolled:
             return jnp.take_along_axis(x_QL, to_QL & LANES - 1, axis=1)
-        # A strided roll turns later rows by more. Offsets fall by 1 per row: to the right, it needs
-        # reversed rows.
+        # A strided roll rotates later rows by more, but offsets fall by 1 per row: so a roll to the
+        # right needs reversed rows.
         if not backward:
             return pltpu.roll(x_QL, unit.start + 1, 1, stride=1, stride_axis=0)
         x_QL, last = flip(x_QL), 2 * LANES - SUBLANES - unit.start

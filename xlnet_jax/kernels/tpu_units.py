@@ -1,18 +1,19 @@
-"""The work of a program of the fused attention on TPU: plan, inputs and units, each one head of a
+"""Work of a program of the fused attention on TPU: plan, inputs and units. A unit is one head of a
 strip of queries.
 
 Formulas: `packing`. A program handles groups of 128 lanes of the model width. A group is 128 / E
-heads, whose queries, keys and values are where the projections put them. The program goes through
+heads; their queries, keys and values have the layout of the projections. The program goes through
 its queries in strips, head by head, and through its keys in parts of 128: an array of 128 queries
-and a part is 16 registers.
+by 128 keys is 16 registers.
 
 Products. The matrix unit takes one row of the left factor per cycle, 128 wide. To contract a head,
-one factor has zeros in the lanes of the other heads. A product whose result has the head's elements
-has them on the rows of the left factor, transposed: so a head of 64 costs 64 cycles, and the large
-factor, queries times keys, is never transposed.
+one factor has zeros in the lanes of the other heads. If the result has the head's elements as an
+axis, they are the rows of the left factor, which is transposed: so a head of 64 costs 64 cycles,
+and the large factor, [queries, keys], is never transposed.
 
-Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c carry the scale /
-ln 2. The gradient of a score carries ln 2, so that the products with a, b and c need no factor.
+Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c include the factor
+scale / ln 2. The gradient of a score includes ln 2, so that the products with a, b and c need no
+factor.
 
 Letters: Q queries of a strip, K keys of the block, L = 128 lanes, S positions of a window.
 """
@@ -35,7 +36,7 @@ LANES, SUBLANES = 128, 8
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TpuPlan(packing.Plan):
-    """The static facts of a call, after padding."""
+    """Static sizes and options of a call, after padding."""
 
     head_dim: int
     """E: 32, 64 or 128."""
@@ -54,7 +55,7 @@ class TpuPlan(packing.Plan):
     strided: bool
     """Whether the chip can roll row n of a tile by n lanes more than row 0 (v5e and later)."""
     saved: bool
-    """Whether the forward pass leaves its weights to the backward pass: all keys are in a block."""
+    """Whether the forward pass saves its weights for the backward pass; needs one block of keys."""
     vmem_bytes: int
     """Bytes of vector memory that the compiler may use."""
     interpret: bool
@@ -66,12 +67,12 @@ class TpuPlan(packing.Plan):
         return self.groups * LANES // self.head_dim
 
     def each_group(self) -> Iterator[tuple[int, slice]]:
-        """Number and lanes of each group."""
+        """Returns number and lanes of each group."""
         return ((n, slice(n * LANES, (n + 1) * LANES)) for n in range(self.groups))
 
     @property
     def rolled(self) -> bool:
-        """Whether the offset in the window falls by 1 per row, and the chip can use that."""
+        """Whether the offset in the window falls by 1 per row, and the chip has strided rolls."""
         return self.strided and not self.chosen
 
     @property
@@ -85,7 +86,7 @@ class TpuPlan(packing.Plan):
         return [slice(n, n + LANES) for n in range(0, self.key_block, LANES)]
 
     def rows(self, h: Any) -> Any:
-        """Head h in the rows of a transposed array."""
+        """Returns the rows of head h in a transposed array."""
         return pl.ds(pl.multiple_of(h * self.head_dim, self.head_dim), self.head_dim)
 
     @property
@@ -98,11 +99,11 @@ class TpuInputs(NamedTuple):
     """References to the inputs of both kernels, in the order in which `tpu` passes them."""
 
     table: Any
-    """Known before a program starts, as `word`, `first` and `last`: the number of the position keys
-    of each row.
+    """Index of each row's table of position keys. `table`, `word`, `first` and `last` are known
+    before a program starts.
     """
     word: Any
-    """The word of dropout after row and head."""
+    """Dropout's hash word after row and head."""
     first: Any
     """The first window of each block of queries."""
     last: Any
@@ -120,7 +121,7 @@ class TpuInputs(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """One head of a strip, and the keys of the block; L are the 128 lanes that the head is in."""
+    """One head of a strip, and the keys of the block; L are the 128 lanes that contain the head."""
 
     plan: TpuPlan
     inputs: TpuInputs
@@ -130,44 +131,44 @@ class Unit(NamedTuple):
     start: Any
     """The position of the first query of the strip minus T, modulo 128."""
     columns_ref: Any
-    """int32 [4, Q, 128]: limit, segment, position, word of dropout after the query."""
+    """int32 [4, Q, 128]: limit, segment, position, dropout's hash word after the query."""
     first_key: Any
     windows: tuple[Any, Any]
     """The first and the last window of the strip."""
 
     @property
     def group(self) -> Any:
-        """Number of the 128 lanes that the head is in."""
+        """Number of the group of 128 lanes that contains the head."""
         return self.h * self.plan.head_dim // LANES
 
     @property
     def lanes(self) -> Any:
-        """The 128 lanes that the head is in."""
+        """The 128 lanes that contain the head."""
         return pl.ds(pl.multiple_of(self.group * LANES, LANES), LANES)
 
     @property
     def lane_1L(self) -> jax.Array:
-        """Bool: the lanes of the head in its 128."""
+        """Bool [1, 128]: the lanes of the head in its group."""
         return lanes_of(self.plan, self.h % (LANES // self.plan.head_dim))
 
     @property
     def rows(self) -> Any:
-        """The head in the rows of a transposed array."""
+        """The rows of the head in a transposed array."""
         return self.plan.rows(self.h)
 
     def visible(self, part: slice) -> jax.Array:
-        """Bool [Q, 128]."""
+        """Returns whether the query sees the key, bool [Q, 128]."""
         visible_QK = self.inputs.keys[0, 0:1, part] < self.columns_ref[0]
         if self.plan.farthest is not None:
             visible_QK &= self.columns_ref[2] - self._key(part) <= self.plan.farthest
         return visible_QK
 
     def other(self, part: slice) -> jax.Array:
-        """Bool [Q, 128]: the key is in another segment."""
+        """Returns whether the key is in another segment, bool [Q, 128]."""
         return self.inputs.keys[0, 1:2, part] != self.columns_ref[1]
 
     def kept(self, part: slice) -> jax.Array | bool:
-        """Where dropout keeps a probability, bool [Q, 128]."""
+        """Returns where dropout keeps a probability, bool [Q, 128]."""
         return (
             keep(self.plan.rate, self.columns_ref[3].astype(jnp.uint32), self._key(part))
             if self.plan.rate
@@ -183,7 +184,7 @@ class Unit(NamedTuple):
         return self.first_key + part.start + jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
 
     def row(self, window: Any) -> Any:
-        """The first row of the position keys for a window."""
+        """Returns the first row of the position keys for a window."""
         return pl.multiple_of(window * self.plan.window + self.first_key, LANES)
 
     def each_window(self, visit: Callable[[Any, Any], None]) -> None:
@@ -227,7 +228,7 @@ class Units(NamedTuple):
         return unit
 
     def __call__(self, n: Any, slot: int) -> Unit:
-        """Unit n, with its columns in the slot."""
+        """Returns unit n, with its columns in the slot."""
         plan, inputs, (b, _, i, j) = self.plan, self.inputs, self.program
         s, h = n // plan.heads, n % plan.heads
         one_strip = plan.query_block == plan.strip
@@ -246,16 +247,16 @@ class Units(NamedTuple):
 
 
 def only(which: jax.Array | bool, x: jax.Array) -> jax.Array:
-    """x where `which` is true, and 0 elsewhere."""
+    """Returns x where `which` is true, and 0 elsewhere."""
     return jnp.where(which, x, 0)
 
 
 def wide(x_Q1: jax.Array) -> jax.Array:
-    """x as [Q, 128]: spread once, because each time costs an instruction per register."""
+    """Broadcasts x to [Q, 128], only once: each time costs an instruction per register."""
     return jnp.broadcast_to(x_Q1, (len(x_Q1), LANES))
 
 
 def lanes_of(plan: TpuPlan, h: Any) -> jax.Array:
-    """Bool [1, 128]: the lanes of head h of a group."""
+    """Returns the lanes of head h of a group, bool [1, 128]."""
     lane_1L = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
     return (lane_1L >= h * plan.head_dim) & (lane_1L < (h + 1) * plan.head_dim)

@@ -11,9 +11,9 @@ With label smoothing e the target is q_nv = (1 - e) [v = target(n)] + e / V in p
 [v = target(n)], and the loss is log sum_v exp z_nv - sum_v q_nv z_nv (Szegedy et al. 2016, arXiv
 1512.00567, section 7).
 
-Each device takes its own rows n (batch x targets) in chunks of at most `CHUNK`, and the backward
-pass computes z again: four products of the size of z in place of three. The vocabulary is split
-over `tensor`: maximum, sum and chosen logit of all rows are combined after the last chunk.
+Each device takes its own rows n (batch x targets) in chunks of at most `CHUNK`. The backward pass
+computes z again, so there are four products of the size of z in place of three. The vocabulary is
+split over `tensor`: maximum, sum and chosen logit of all rows are combined after the last chunk.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from jax.sharding import PartitionSpec
 from xlnet_jax.distributed.mesh import RULES, free_axes
 
 CHUNK = 1024
-"""Rows of a chunk. Every chunk reads and writes the float32 gradient of the table: 8 bytes an
-element for 6 C operations with C rows. With much fewer rows a v5e, which has 240 operations a
-byte, would wait for its memory.
+"""Rows of a chunk. A chunk of C rows reads and writes the float32 gradient of the table: 8 bytes
+per element of the table, for 6 C operations. With far fewer rows a v5e, which does 240 operations
+per byte, would wait for its memory.
 """
 
 
 def pays(B: int, P: int) -> bool:
-    """Whether [B, P] targets are more than one chunk on a device; else chunks save no memory and
-    cost a product.
+    """Returns whether [B, P] targets are more than one chunk on a device; else chunks save no
+    memory and cost one more product.
     """
     free, rows = free_axes()
     ways = math.prod(free[axis] for axis in rows)
@@ -46,22 +46,22 @@ def pays(B: int, P: int) -> bool:
 
 
 class Loss(NamedTuple):
-    """The loss of vectors of one dtype, and how devices share it."""
+    """Settings of the loss: its dtype, its smoothing, and the mesh axes that split it."""
 
     free: dict[str, int]
-    """The sizes of the mesh axes that are the compiler's."""
+    """Sizes of the mesh axes that the compiler controls."""
     rows: tuple[str, ...]
     """The axes that split the rows."""
     vocab: str | None
     """The axis that splits the vocabulary."""
     smoothing: float
     uniform: float
-    """The smoothing over the number of words of all devices."""
+    """Smoothing divided by the number of words of all devices."""
     high: jnp.dtype
     """The dtype of logits, sums and losses."""
 
     def on_devices(self, local: Callable[..., Any], arrays: int, out_specs: Any) -> Any:
-        """`local` of table, bias and a number of arrays of rows, on the part of each device."""
+        """Makes `local` run on each device's part of table, bias and `arrays` row arrays."""
         if not self.free:
             return local
         by_word = PartitionSpec(self.vocab)
@@ -76,35 +76,35 @@ class Loss(NamedTuple):
     def over_vocabulary(
         self, x: jax.Array, combine: Callable[..., jax.Array] = jax.lax.psum
     ) -> jax.Array:
-        """x combined over the devices that split the vocabulary."""
+        """Combines x over the devices that split the vocabulary."""
         return combine(x, (self.vocab,)) if self.vocab and self.free[self.vocab] > 1 else x
 
     def over_rows(self, x: jax.Array) -> jax.Array:
-        """x summed over the devices that split the rows."""
+        """Sums x over the devices that split the rows."""
         split = tuple(axis for axis in self.rows if self.free[axis] > 1)
         return jax.lax.psum(x, split) if split else x
 
     def logits(self, table_VD: jax.Array, bias_V: jax.Array, x_CD: jax.Array) -> jax.Array:
-        """[C, V]."""
+        """Returns the logits, [C, V]."""
         return (
             jnp.einsum("cd,vd->cv", x_CD, table_VD, preferred_element_type=self.high) + bias_V[None]
         )
 
     def is_target(self, V: int, target_C: jax.Array) -> jax.Array:
-        """Bool [C, V], for the V words of the device."""
+        """Returns whether each of the device's V words is the target, bool [C, V]."""
         first = jax.lax.axis_index(self.vocab) * V if self.vocab else 0
-        # A comparison, not a gather, whose gradient would be a scatter.
+        # A comparison, because the gradient of a gather is a scatter.
         return (first + jnp.arange(V))[None] == target_C[:, None]
 
     def row_losses(
         self, table_VD: jax.Array, bias_V: jax.Array, x_BPD: jax.Array, target_BP: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """The loss and the logarithm of the sum, [B, P]."""
+        """Returns the losses and log sum_v exp z_nv, [B, P]."""
 
         def chunk(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             x_CD, target_C = inputs
             z_CV = self.logits(table_VD, bias_V, x_CD)
-            # Finite, also where a device holds only pieces of probability 0.
+            # Finite even if a device holds only pieces of probability 0.
             top_C = jnp.maximum(z_CV.max(axis=1), jnp.finfo(self.high).min)
             chosen_C = jnp.where(self.is_target(len(bias_V), target_C), z_CV, 0).sum(axis=1)
             if self.smoothing:
@@ -124,8 +124,8 @@ class Loss(NamedTuple):
     def gradient(
         self, table_VD: jax.Array, bias_V: jax.Array, *arrays: jax.Array
     ) -> tuple[jax.Array, ...]:
-        """The gradients of table, bias and vectors; `arrays` are vectors, targets, logarithms of
-        sums, and gradients of the losses.
+        """Returns the gradients of table, bias and vectors; `arrays` are vectors, targets,
+        logarithms of sums, and gradients of the losses.
         """
 
         def chunk(
@@ -137,7 +137,7 @@ class Loss(NamedTuple):
             if self.smoothing:
                 wanted_CV = jnp.where(wanted_CV, 1 - self.smoothing, 0) + self.uniform
             dz_CV = g_C[:, None] * (p_CV - wanted_CV)
-            # Unused slots and the rows that fill the last chunk: exactly 0, also where p is not
+            # Exactly 0 for unused slots and for the rows that fill the last chunk, even if p is not
             # finite.
             dz_CV = jnp.where(g_C[:, None] != 0, dz_CV, 0)
             rounded_CV = dz_CV.astype(x_CD.dtype)
@@ -158,15 +158,16 @@ def nll(
     target_BP: jax.Array,
     smoothing: float = 0.0,
 ) -> jax.Array:
-    """Nats, [B, P], in at least float32; products take the table rounded to the dtype of the
-    vectors.
+    """Returns the loss in nats, [B, P], in at least float32; products use the table rounded to the
+    dtype of the vectors.
 
     The gradients of table and bias are accumulated in at least float32, and summed over the free
-    axes that split rows. Rows must divide over the devices, see `pays`.
+    axes that split rows. The number of rows must be a multiple of the devices that split them, see
+    `pays`.
     """
     free, rows = free_axes()
-    # A table that does not divide over `tensor` is whole on its devices, which then compute the
-    # same.
+    # If the table does not divide over `tensor`, the devices of this axis have the whole table and
+    # compute the same.
     vocab = RULES.vocab if RULES.vocab in free and len(table_VD) % free[RULES.vocab] == 0 else None
     dtype = vectors_BPD.dtype
     high = jnp.promote_types(dtype, jnp.float32)
@@ -195,7 +196,7 @@ def nll(
 
 
 def chunked(x_BP: jax.Array) -> jax.Array:
-    """[B, P, ..] -> [chunks, rows of a chunk, ..]: equal chunks, the last filled with zeros."""
+    """Splits [B, P, ..] into equal chunks [chunks, rows of a chunk, ..]; zeros fill the last."""
     x_N = x_BP.reshape(-1, *x_BP.shape[2:])
     chunks = -(-len(x_N) // CHUNK)
     size = -(-len(x_N) // chunks)
@@ -204,5 +205,5 @@ def chunked(x_BP: jax.Array) -> jax.Array:
 
 
 def unchunked(x_AC: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """The inverse of `chunked`."""
+    """Inverts `chunked`."""
     return x_AC.reshape(-1, *x_AC.shape[2:])[: math.prod(shape[:2])].reshape(shape)

@@ -9,9 +9,9 @@ segment to key j is d_ij = M + i - j in reading order: positive for keys that we
 Arrays have the same order in both reading directions, because reversed text is stored reversed. The
 direction is only the sign of a distance in the position term.
 
-Row n of the position keys is for the distance K - 1 - n. So the query at position i reads the K
-rows from row T - 1 - i: all T queries together by one reshape (`shift`), queries at chosen
-positions by one slice each (`windows`).
+Row n of the position keys is for the distance K - 1 - n. So the query at position i reads K rows,
+from row T - 1 - i on. One reshape does this for all T queries in order (`shift`); each query at a
+chosen position takes one slice (`windows`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from xlnet_jax.batch import NEVER, Array
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """The argument of every `attend`: all that one stream of one layer reads. The fields are
-    arrays, or anything else for each array of a tree.
+    """Input of every `attend`: all arrays that one stream of one layer reads. As a pytree it may
+    hold other values in their place, such as partition specs.
     """
 
     q_BQHE: Array
     k_BKHE: Array
-    """Finite everywhere, as the values: a hidden key has the weight 0, and 0 times NaN is NaN."""
+    """Keys and values must be finite: a hidden key has the weight 0, and 0 times NaN is NaN."""
     v_BKHE: Array
     limit_BQ: Array
     """Query i sees the keys of lower rank, except for those of rank NEVER."""
@@ -48,10 +48,9 @@ class Arguments:
     rows_B: Array
     """Row numbers in the global batch, for dropout."""
     position: Any = None
-    """odd_SNHE, even_SNHE and direction_B. Odd and even are the parts of the position keys that
-    change and that keep their sign with the direction, +1 or -1; S is 1, or B if every row has its
-    own position keys. For `xla` odd may be None: then even_BNHE are the position keys of each row
-    in its direction. Without `position` the score is q . k alone.
+    """odd_SNHE, even_SNHE and direction_B, +1 or -1: the position keys are even + direction odd. S
+    is 1, or B if every row has its own position keys. For `xla` odd may be None: then even_BNHE are
+    the position keys of each row in its direction. Without `position` the score is q . k alone.
     """
     biases: Any = dataclasses.field(default_factory=dict)
     """u, v and w, [H, E], under `content_bias`, `position_bias` and `segment_bias`; empty without
@@ -62,15 +61,15 @@ class Arguments:
     dropout: Any = None
     """AttentionDropout, on the probabilities; None: no dropout."""
     max_distance: int | None = dataclasses.field(default=None, metadata={"static": True})
-    """Keys further in the past are hidden; None: no bound."""
+    """Largest distance of a visible key into the past; None: no bound."""
     save: bool = dataclasses.field(default=False, metadata={"static": True})
-    """Whether the forward pass of a kernel leaves the probabilities to the backward pass, if it
+    """Whether a kernel saves the probabilities of the forward pass for the backward pass, if it
     can; else the backward pass computes them again.
     """
 
     @property
     def memory_len(self) -> int:
-        """M: with position keys, the number of keys before the segment."""
+        """M, the number of keys before the segment; needs position keys."""
         K, N = self.k_BKHE.shape[1], self.position[1].shape[1]
         return 2 * K - N - 1
 
@@ -92,8 +91,8 @@ def differentiated(
     a: Arguments,
     do_BQHE: jax.Array | None = None,
 ) -> tuple[jax.Array, Any, Arguments]:
-    """The results of an implementation, and the gradient of sum(do * o) by each number of the
-    arguments; do is o if None.
+    """Returns the results of an implementation, and the gradient of sum(do * o) by each array of
+    floating-point arguments; do is o if None.
     """
     o_BQHE, pull, probability_BHQK = jax.vjp(attend, a, has_aux=True)
     (grads,) = pull(o_BQHE if do_BQHE is None else do_BQHE)
@@ -105,15 +104,15 @@ def differentiated(
 
 
 def attend(a: Arguments, cpu: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Attention of one stream of one layer: o_BQHE in the dtype of v, and the probabilities before
-    dropout.
+    """Computes attention of one stream of one layer: o_BQHE in the dtype of v, and the
+    probabilities before dropout, [B, H, Q, K] in at least float32.
 
-    These are [B, H, Q, K] in at least float32. A query that sees nothing has zeros in both.
-    `cpu`: the gradient of the shift in the form that is fast on a CPU.
+    A query that sees no key has zeros in both results. `cpu` selects the forms of segment scores
+    and of the gradient of the shift that are fast on a CPU.
     """
     dtype, high = a.q_BQHE.dtype, jnp.promote_types(a.q_BQHE.dtype, jnp.float32)
-    # Once for all products: a CPU copies a factor whose heads are not in front, for every product
-    # again.
+    # Transposed once for all products: for each product a CPU copies a factor whose heads are not
+    # in front.
     q_BHQE, k_BHKE, v_BHKE = (x.transpose(0, 2, 1, 3) for x in (a.q_BQHE, a.k_BKHE, a.v_BKHE))
 
     def query(name: str, dtype: jnp.dtype) -> jax.Array:
@@ -145,9 +144,9 @@ def attend(a: Arguments, cpu: bool = False) -> tuple[jax.Array, jax.Array]:
 
 
 def segment_scores(q_BHQE: jax.Array, a: Arguments, cpu: bool) -> jax.Array:
-    """q_i . S[seg_i != seg_j], where q_i includes its bias: [B, H, Q, K] in the dtype of q."""
+    """Returns q_i . S[seg_i != seg_j], where q_i has its bias: [B, H, Q, K] in the dtype of q."""
     segment, letters = a.segment_2HE.astype(q_BHQE.dtype), "she"
-    if cpu:  # a copy for each row; else a CPU copies all queries to have heads before rows
+    if cpu:  # a copy per row; else a CPU copies all queries to put heads before rows
         segment, letters = jnp.broadcast_to(segment, (len(q_BHQE), *segment.shape)), "bshe"
     either_BHQ2 = jnp.einsum(
         f"bhqe,{letters}->bhqs", q_BHQE, segment, preferred_element_type=q_BHQE.dtype
@@ -157,7 +156,7 @@ def segment_scores(q_BHQE: jax.Array, a: Arguments, cpu: bool) -> jax.Array:
 
 
 def position_scores(q_BHQE: jax.Array, a: Arguments, cpu: bool) -> jax.Array:
-    """q_i . r(d_ij), where q_i includes its bias: [B, H, Q, K] in at least float32."""
+    """Returns q_i . r(d_ij), where q_i includes its bias: [B, H, Q, K] in at least float32."""
     odd_SNHE, even_SNHE, direction_B = a.position
     keys = a.k_BKHE.shape[1]
     r_BHNE = even_SNHE.transpose(0, 2, 1, 3)
@@ -177,11 +176,11 @@ def position_scores(q_BHQE: jax.Array, a: Arguments, cpu: bool) -> jax.Array:
 
 
 def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
-    """Query i keeps `keys` columns, starting with T - 1 - i: [B, H, T, K].
+    """Takes `keys` columns of query i, starting with column T - 1 - i: [B, H, T, K].
 
-    The offset of element (i, j) in row-major order is i N + T - 1 - i + j = (T - 1) + i
-    (N - 1) + j: rows of N - 1, which hold K columns if T > 1. A single query keeps all N = K
-    columns.
+    The offset of element (i, j) in row-major order is i N + T - 1 - i + j =
+    (T - 1) + i (N - 1) + j. So the result is a reshape to rows of N - 1 elements, which hold K
+    columns if T > 1. A single query keeps all N = K columns.
     """
     B, H, T, N = score_BHTN.shape
     if T == 1:
@@ -191,8 +190,8 @@ def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
 
 
 def _unshift(keys: int, _: None, d_BHTK: jax.Array) -> tuple[jax.Array]:
-    """The gradient of `shift` by copies of rows: on a CPU faster than the transposed reshape, two
-    fused pads.
+    """Computes the gradient of `shift` by copies of rows: on a CPU faster than the transposed
+    reshape, which is two fused pads.
     """
     B, H, T, K = d_BHTK.shape
     wide_BHTN = jnp.pad(d_BHTK, ((0, 0), (0, 0), (0, 0), (T - 1, T - 1)))
@@ -209,7 +208,7 @@ shift_on_cpu.defvjp(lambda score_BHTN, keys: (shift(score_BHTN, keys), None), _u
 
 
 def windows(score_BQHN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Array:
-    """`shift` for queries at chosen positions, without building all T rows: [B, Q, H, K]."""
+    """Does `shift` for queries at chosen positions, without building all T rows: [B, Q, H, K]."""
     last = score_BQHN.shape[3] - keys  # T - 1
 
     def window(score_HN: jax.Array, position: jax.Array) -> jax.Array:
@@ -220,8 +219,8 @@ def windows(score_BQHN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Arr
 
 @jax.custom_vjp
 def masked_softmax(score_BHQK: jax.Array, visible_BQK: jax.Array) -> jax.Array:
-    """Softmax over the visible keys; a row that sees nothing gets probabilities (and gradients) of
-    exactly 0.
+    """Computes the softmax over the visible keys; a query that sees no key gets probabilities and
+    gradients of exactly 0.
     """
     score_BHQK = jnp.where(visible_BQK[:, None], score_BHQK, -jnp.inf)
     highest = jnp.max(score_BHQK, axis=-1, keepdims=True)
@@ -231,7 +230,7 @@ def masked_softmax(score_BHQK: jax.Array, visible_BQK: jax.Array) -> jax.Array:
 
 
 def _softmax_gradient(probability_BHQK: jax.Array, d_BHQK: jax.Array) -> tuple[jax.Array, None]:
-    """The gradient by hand: it reads the probabilities twice, and no mask."""
+    """Computes the gradient by hand: it reads the probabilities twice, and no mask."""
     mean = jnp.sum(probability_BHQK * d_BHQK, axis=-1, keepdims=True)
     return probability_BHQK * (d_BHQK - mean), None
 

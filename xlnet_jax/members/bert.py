@@ -29,7 +29,9 @@ def encoder(
     layers: Mapping[str, str],
     others: dict[str, str],
 ) -> Table:
-    """The table of an encoder like BERT: names below `layer`, and `others`."""
+    """Returns the table of an encoder like BERT: names of a layer below `layer`, and `others`
+    outside the layers.
+    """
     at, ours = f"{root}.encoder.{layer}", "layers/attention"
     return (
         Entry("word_embedding", f"{root}.embeddings.word_embeddings.weight"),
@@ -70,7 +72,7 @@ _TABLE = (
     Entry("sentence_head/bias", "cls.seq_relationship.bias", "swapped"),
 )
 
-# Other values are for relative positions, or for clusters of words.
+# Other values of these keys are for relative positions, or for clusters of words.
 REQUIRED = {
     "memory_len": 0,
     "norm": "post",

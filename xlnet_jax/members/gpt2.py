@@ -78,7 +78,7 @@ GPT2 = TRANSFORMER._replace(
             "num_hidden_layers": "n_layer",
         },
         twins={"embd_pdrop": Twin("resid_pdrop", 0.1)},
-        # Keys of the head of a class that has no equal here.
+        # Keys of the head of a class that has no counterpart in this project.
         ignored=frozenset(
             {
                 "summary_type",
@@ -89,9 +89,9 @@ GPT2 = TRANSFORMER._replace(
             }
         ),
         card="""\
-Every vector has read the text up to its piece; that of a text is the last one. Long texts are cut
-with `truncation=True` at $max_length tokens, the length of an example in training; positions end at
-$longest.
+Every vector sees the text up to its piece, so the vector of a text is the last one. Long texts are
+cut with `truncation=True` at $max_length tokens, the length of an example in training; positions
+end at $longest.
 """,
     ),
 )

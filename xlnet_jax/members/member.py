@@ -23,7 +23,7 @@ class Member(NamedTuple):
     """Parts by objective, where they differ from `parts`."""
 
     cls: str = "first"
-    """The place of CLS: first, none, or last, with examples of a task padded on the left."""
+    """Place of CLS: first, none, or last; with last, examples of a task are padded on the left."""
     separators: int = 1
     """Number of SEP between A and B: 1 or 2; 0 = no SEP, also at the end."""
     segments: int = 0
@@ -31,8 +31,8 @@ class Member(NamedTuple):
     first_position: int = 0
     """Row of the table of positions for the first token of a text; padding has the row before."""
     padding_row: int = -1
-    """Row of the word embedding for padding: 0 at the start, and a lookup gives it no gradient;
-    -1 = no such row.
+    """Row of the word embedding for padding; -1 = no such row. The row starts with zeros, and a
+    lookup gives it no gradient.
     """
 
     required: Json = {}
@@ -59,21 +59,21 @@ class Member(NamedTuple):
 
     @property
     def positions_at_input(self) -> bool:
-        """Whether a position is one of `model.max_positions` places in a text: no text is longer,
-        and there is no memory.
+        """Whether a position is one of `model.max_positions` places in a text. Then no text is
+        longer, and the model has no memory.
         """
         return self.parts.positions not in ("relative", "per_layer")
 
     def parts_of(self, objective: Objective) -> Parts:
-        """The parts of a model that is trained by an objective."""
+        """Returns the parts of a model that is trained by an objective."""
         return self.other_parts.get(objective, self.parts)._replace(targets=objective.stream)
 
     def usual(self, segment_len: int, objective: str | None = None) -> dict[str, Json]:
-        """Keys by section, for a model of any size: the needs of the network, and examples of
-        T = `segment_len` tokens for an objective of the content stream (None = the usual one),
-        without the loss of sentences. 15 % of the tokens are targets, or all where the objective
-        permits. `model.memory_len` is 0; it is left out where a memory is possible, from left to
-        right with relative positions.
+        """Returns keys by section, for a model of any size: the keys that the network needs, and
+        the keys of examples of T = `segment_len` tokens. `objective` is an objective of the content
+        stream (None = the usual objective), without the loss of sentences. 15 % of the tokens are
+        targets, or all tokens where the objective permits. `model.memory_len` is 0, or left out
+        where a memory is possible: from left to right with relative positions.
         """
         T, trained = segment_len, OBJECTIVES[objective or self.objectives[0]]
         framed = trained.framed[self.positions_at_input]

@@ -30,7 +30,7 @@ class Parts(NamedTuple):
     embedding_norm: bool = False
     """Whether the sum of the embeddings is normalised before its dropout."""
     projected: bool = False
-    """Whether a dense layer follows, from the width of the embeddings to D (ALBERT)."""
+    """Whether a dense layer projects the sum of the embeddings to D (ALBERT)."""
     biases: bool = False
     """Whether queries, keys, values and the output of attention have biases."""
     final_norm: bool = False
@@ -38,7 +38,7 @@ class Parts(NamedTuple):
     output_dropout: bool = True
     """Whether the vectors that predict have a dropout."""
     scaled_init: bool = False
-    """Whether weights before a residual sum start smaller by sqrt(2 L) (GPT-2)."""
+    """Whether weights before a residual sum start smaller by a factor of sqrt(2 L) (GPT-2)."""
     head: str = "bias"
     """The head before the softmax. dense: a layer with activation and LayerNorm; dense_erf: the
     same with erf gelu, whatever the activation of the layers; bias: nothing; bare: nothing, and the

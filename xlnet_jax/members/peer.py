@@ -1,8 +1,8 @@
 """A member in Hugging Face's `transformers`: its classes, the names of its tensors, the keys of
-config.json. In this module "there" means in `transformers`.
+config.json.
 
-Data alone, read in both directions: `convert.names` converts arrays by these tables,
-`convert.fields` configurations.
+Data alone, for both directions: `convert.names` converts arrays by these tables, and
+`convert.fields` converts configurations.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ Json = dict[str, Any]
 
 
 class Entry(NamedTuple):
-    """One parameter on both sides, or several of ours that are one array there."""
+    """One parameter in both programs, or several of ours that are one array in transformers."""
 
     ours: str
-    """Path in our tree; several, with spaces, are one array there, side by side on the axis of
-    outputs. Below `layers/` a parameter has the leading axis L, unless all layers share it.
+    """Path in our tree. Several paths, with spaces, are one array in transformers, side by side on
+    the axis of outputs. Below `layers/` a parameter has the leading axis L, unless all layers share
+    it.
     """
     theirs: str
-    """Name there; `{}` stands for the number of a layer, which then has an array of its own."""
+    """Name in transformers; with `{}`, the number of a layer, each layer has its own array."""
     form: str = ""
-    """The form there. `joined`: all axes but the first are one axis; `transposed`: joined, then the
-    two axes change places; `flat`: all axes are one; `swapped`: transposed, with our two outputs in
-    the other order; `1,1,D`: two leading axes of length 1.
+    """Form of the array in transformers. `joined`: all axes but the first are one axis;
+    `transposed`: joined, then the two axes change places; `flat`: all axes are one; `swapped`:
+    transposed, with our two outputs in the other order; `1,1,D`: two leading axes of length 1.
     """
 
     @property
@@ -35,7 +36,7 @@ class Entry(NamedTuple):
         return self.ours.split()
 
     def places(self, layers: int) -> Iterator[tuple[str, Any]]:
-        """Each name there, with the index of its array in our parameter."""
+        """Yields each name in transformers, with the index of its array in our parameter."""
         if "{}" not in self.theirs:
             yield self.theirs, ...
             return
@@ -47,8 +48,8 @@ Table = tuple[Entry, ...]
 
 
 class Twin(NamedTuple):
-    """Another key of config.json whose value a key must have, because here both are one key. Null
-    also stands for that value.
+    """Another key of config.json, whose value a key must have because one key of ours stands for
+    both. Null also stands for this value.
     """
 
     of: str
@@ -56,11 +57,11 @@ class Twin(NamedTuple):
     default: Any
     """The value if config.json does not have the key."""
     classes: tuple[str, ...] = ()
-    """The classes that read it, without the prefix; () = all."""
+    """The classes that read the key, without the prefix; () = all."""
 
 
 class Peer(NamedTuple):
-    """A member there."""
+    """A member in transformers."""
 
     title: str
     """The name in prose."""
@@ -71,22 +72,22 @@ class Peer(NamedTuple):
     table: Table
     """The tensors; the first is the word embedding."""
     heads: dict[str, dict[str, str]]
-    """Dense layers and LayerNorms of a head, with their names there, by the class of its task."""
+    """Dense layers and LayerNorms of a head, with transformers' names, by the class of its task."""
     copies: dict[str, str]
     """Tensors that other writers store twice, with the tensor that each must equal."""
     named: dict[str, tuple[str, Any]]
-    """Keys of `ModelConfig` with their names in config.json, and the defaults there."""
+    """Keys of `ModelConfig` with their names in config.json, and the defaults of transformers."""
     required: Json
     """Keys of config.json with the only value that our models have."""
     only: Json
-    """Keys of `ModelConfig` with the only value that is possible there."""
+    """Keys of `ModelConfig` with the only value that transformers can have."""
     card: str
-    """The reading of a text there, for the model card."""
+    """How the exported model reads a text, for the model card."""
     ids: dict[str, str] = {}
     """Special pieces of config.json, by their names in `SpecialIds`."""
     kept: Json = {}
-    """Keys of config.json for the use of the model there, with the values for our runs. A run that
-    starts from an import keeps the values of its source.
+    """Keys of config.json for the use of the model in transformers, with the values for our runs. A
+    run that starts from an import keeps the values of its source.
     """
     of_task: dict[str, str] = {}
     """Keys of config.json that are keys of `FinetuneConfig`."""
@@ -97,20 +98,20 @@ class Peer(NamedTuple):
     ignored: frozenset[str] = frozenset()
     """Keys of config.json that no class here reads, beside `convert.peers.IGNORED`."""
     always: Json = {}
-    """Keys of `ModelConfig` that always have this value there: it computes the same, until the
-    model is trained there.
+    """Keys of `ModelConfig` that always have this value in transformers. It computes the same until
+    transformers trains the model.
     """
     summary: Json = {}
     """Keys of config.json that describe our heads."""
     why_filled: str = "this is what the model learned."
-    """Why the content stream predicts a masked piece there, for the model card."""
+    """Why the content stream predicts a masked piece in transformers, for the model card."""
     prompt: str = ""
-    """Arguments of the tokenizer for `generate` there, for the model card."""
+    """Arguments of the tokenizer for `generate` of transformers, for the model card."""
 
 
 def modules(scope: str, layers: Mapping[str, str], kernel: str = "transposed") -> Table:
-    """Entries of dense layers and LayerNorms: kernel, scale and bias, as far as a layer has them;
-    `kernel` is the form of a kernel.
+    """Returns entries of dense layers and LayerNorms: kernel, scale and bias, as far as a layer has
+    them; `kernel` is the form of a kernel.
     """
     parts = (("kernel", "weight", kernel), ("scale", "weight", ""), ("bias", "bias", ""))
     return tuple(
@@ -121,7 +122,7 @@ def modules(scope: str, layers: Mapping[str, str], kernel: str = "transposed") -
 
 
 def heads(pooler: str, logits: str = "classifier") -> dict[str, dict[str, str]]:
-    """`Peer.heads` of the tasks, by `Export.name`."""
+    """Returns `Peer.heads` of the tasks, by `Export.name`."""
     classifier = {"summary": pooler, "logits": logits}
     return {
         "ForSequenceClassification": classifier,

@@ -1,4 +1,4 @@
-"""RoBERTa: BERT with another head, without pairs, on bytes."""
+"""RoBERTa: BERT with another head, without sentence pairs, with byte-level pieces."""
 
 from xlnet_jax.members.bert import ATTENTION, BERT, LAYER, PEER, encoder
 from xlnet_jax.members.peer import Entry, heads

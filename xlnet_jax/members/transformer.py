@@ -1,5 +1,5 @@
-"""The Transformer of 2017 as a left-to-right language model: BERT with sinusoids, and nothing at
-input and output.
+"""The Transformer of 2017 as a left-to-right language model: BERT with sinusoids, without segments
+and norm at the input, and with a bare head.
 """
 
 from xlnet_jax.members.bert import BERT

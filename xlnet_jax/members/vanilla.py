@@ -7,7 +7,7 @@ from xlnet_jax.members.transformer_xl import TRANSFORMER_XL
 VANILLA = TRANSFORMER_XL._replace(
     name="vanilla",
     parts=TRANSFORMER_XL.parts._replace(positions="per_layer"),
-    # A position in a memory would have two meanings, and there are no biases of relative positions
-    # to share.
+    # In a memory a learned position would have two meanings. Without relative positions, layers
+    # have no biases to share.
     required={"memory_len": 0, "biases_per_layer": True},
 )

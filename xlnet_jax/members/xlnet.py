@@ -13,7 +13,7 @@ _SHARED = [
     for scope in ("biases", "layers/attention")
     for ours, theirs in _BIASES.items()
 ]
-"""A model has one set of biases for all layers, or one for each layer."""
+"""Names of the biases; a model has one set for all layers, or one for each layer."""
 _OF_LAYER = (
     ("attention/query", "rel_attn/q/kernel", "rel_attn.q", ""),
     ("attention/key", "rel_attn/k/kernel", "rel_attn.k", ""),
@@ -42,7 +42,7 @@ TENSORFLOW: Table = (
         for ours, theirs, _, _ in _OF_LAYER
     ),
 )
-"""The original's variables (zihangdai/xlnet): one for each layer, except for biases and segment
+"""Variables of the original (zihangdai/xlnet): one for each layer, except for biases and segment
 embedding.
 """
 HUGGINGFACE: Table = (

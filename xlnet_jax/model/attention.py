@@ -6,11 +6,12 @@ For query i and key j of one head of width E, with the parts `positions=relative
 
     s_ij = E^(-1/2) [ (q_i + u) . k_j + (q_i + v) . W_r R(d_ij) + (q_i + w) . S[seg_i != seg_j] ]
 
-where u, v, w are the content, position and segment bias. Where positions are in the vectors
-already, with `positions=per_layer` (Al-Rfou et al. 2018, arXiv 1808.04444) or `input`,
+where u, v, w are the content, position and segment bias. If the vectors already contain positions,
+with `positions=per_layer` (Al-Rfou et al. 2018, arXiv 1808.04444) or `input`,
 s_ij = E^(-1/2) q_i . k_j. Streams share all weights; keys and values come only from the content
-stream and the memory. The content stream sees ranks up to its own, the query stream lower ones.
-This module holds the weights; `attend` in `kernels/` computes scores, softmax and weighted sum.
+stream and the memory. The content stream sees ranks up to its own, the query stream only lower
+ranks. This module holds the weights; `attend` in `kernels/` computes scores, softmax and weighted
+sum.
 """
 
 from __future__ import annotations
@@ -64,16 +65,14 @@ class AttentionInputs(NamedTuple):
     """Facts about keys and queries for all layers: K = M + T keys per example."""
 
     rows_B: jax.Array
-    """Row numbers in the global batch: they key the dropout masks."""
+    """Row numbers in the global batch, which select the dropout masks."""
     direction_B: jax.Array
     rank_BK: jax.Array
     segment_BK: jax.Array
     streams: tuple[AttentionStream, ...]
     """The content stream, and the query stream if there is one."""
     position_BS: jax.Array
-    """The index of dropout for the rows of all streams: position for content, T + position for
-    queries.
-    """
+    """Dropout index of the rows of all streams: position for content, T + position for queries."""
     table_SND: jax.Array | None = None
     """Sinusoids after their dropout; S is 1, or B if every row has its own mask. None: position
     keys are cached, or positions are learned.
@@ -85,7 +84,7 @@ class AttentionInputs(NamedTuple):
 
 
 class Biases(nn.Module):
-    """u, v and, with segments, w: one set per layer, or for all (`biases_per_layer`)."""
+    """Biases u, v and, with segments, w: one set per layer or in all (`biases_per_layer`)."""
 
     config: ModelConfig
     parts: Parts
@@ -93,7 +92,7 @@ class Biases(nn.Module):
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
-        """[H, E] each."""
+        """Returns the biases by name, [H, E] each."""
         names = (
             "content_bias",
             "position_bias",
@@ -110,8 +109,8 @@ class Attention(nn.Module):
     """Attention, output projection, residual and LayerNorm, for all streams; with pre-norm the
     LayerNorm is on the input.
 
-    With `segments=none` there is neither S nor w: if all positions are of one segment, that term is
-    the same for all keys of a query, and the softmax does not change.
+    `segments=none` has neither S nor w: within one segment their term is the same for all keys of a
+    query, and cancels in the softmax.
     """
 
     config: ModelConfig
@@ -128,8 +127,8 @@ class Attention(nn.Module):
         *,
         deterministic: bool,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
-        """The rows of all streams, as in `transformer.Layer`; with `Kept` also keys and values of
-        the content rows.
+        """Returns the rows of all streams, as in `transformer.Layer`; with `Kept` also keys and
+        values of the content rows.
         """
         config, dtype, T = self.config, x_BSD.dtype, inputs.streams[0].limit_BQ.shape[1]
         depth = layer_depths(config)
@@ -150,7 +149,7 @@ class Attention(nn.Module):
         k_BKHE = self._biased("key", weighted("bkd,dhe->bkhe", fresh_BKD, kernel["key"]))
         v_BKHE = self._biased("value", weighted("bkd,dhe->bkhe", fresh_BKD, kernel["value"]))
         q_BSHE = self._biased("query", weighted("bsd,dhe->bshe", y_BSD, kernel["query"]))
-        # Only the parameters' shapes count at initialisation: `fused` needs its device.
+        # Initialisation needs only the parameters' shapes, but `fused` needs its device.
         implementation = "xla" if self.is_initializing() else config.attention
         position, rows = None, None
         if isinstance(memory, Kept):
@@ -182,7 +181,7 @@ class Attention(nn.Module):
         return x_BSD + o_BSD if pre else norm(x_BSD + o_BSD).astype(dtype), rows
 
     def _kernels(self, depth: Depth) -> dict[str, jax.Array]:
-        """The kernels of all products, by name."""
+        """Returns the kernels of all products, by name."""
         config, heads = self.config, (self.config.heads, self.config.head_dim)
         names = ("query", "key", "value", *["position"] * (self.parts.positions == "relative"))
         return {
@@ -204,7 +203,7 @@ class Attention(nn.Module):
     def _score_parameters(
         self, inputs: AttentionInputs, depth: Depth
     ) -> tuple[dict[str, jax.Array], jax.Array | None]:
-        """`biases` and `segment_2HE` of `xla.Arguments`."""
+        """Returns `biases` and `segment_2HE` of `xla.Arguments`."""
         config = self.config
         if self.parts.positions != "relative":
             return {}, None
@@ -228,7 +227,7 @@ class Attention(nn.Module):
         implementation: str,
         deterministic: bool,
     ) -> jax.Array:
-        """The weighted sums of all streams; `arguments` has all that streams share."""
+        """Returns the weighted sums of all streams; `arguments` has the fields that they share."""
         config, outputs, start = self.config, [], 0
         drops = config.attention_dropout and not deterministic
         dropout_key = draw_key(self.make_rng("dropout")) if drops else None
@@ -254,9 +253,7 @@ class Attention(nn.Module):
         return jnp.concatenate(outputs, axis=1)
 
     def _biased(self, name: str, x: jax.Array) -> jax.Array:
-        """x with the bias of a product, if the architecture has biases; rounded to the dtype of
-        x.
-        """
+        """Adds a product's bias, if the architecture has biases, and rounds to the dtype of x."""
         if not self.parts.biases:
             return x
         axes = ("heads", "head_dim") if x.ndim == 4 else ("embed",)
@@ -276,14 +273,14 @@ class Attention(nn.Module):
 def position_keys(
     inputs: AttentionInputs, kernel_DHE: jax.Array, dtype: jnp.dtype, implementation: str
 ) -> tuple[jax.Array | None, jax.Array, jax.Array]:
-    """`xla.Arguments.position`, in the fastest form for the implementation."""
+    """Returns `xla.Arguments.position`, in the fastest form for the implementation."""
     assert inputs.table_SND is not None, "only a cache has position keys"
     odd_SNHE, even_SNHE = positions.project(inputs.table_SND.astype(dtype), kernel_DHE)
     position = odd_SNHE, even_SNHE, inputs.direction_B
     if implementation == "fused":
         return position
-    # Position keys for every row: so their gradient is summed over the rows once, for both streams
-    # together.
+    # Each row has its own position keys, so their gradient is summed over the rows once, for both
+    # streams together.
     if implementation == "cpu" and len(odd_SNHE) == 1:
         return None, positions.of_directions(*position), inputs.direction_B
     each = (len(inputs.rows_B), *odd_SNHE.shape[1:])

@@ -2,10 +2,10 @@
 per layer.
 
 K = M + T slots per layer. Slots 0 to M - 1 are the memory; slot M + i is position i of the segment,
-whatever the order in which positions are filled. The rank of a slot says who sees it, as in a
-Batch; NEVER marks an empty slot. A later token changes no earlier result: with fixed parameters a
-memory slot has the keys that its token had in its own segment. So the memory rolls by moving keys
-and values, and no hidden state is kept.
+in whatever order the positions are filled. The rank of a slot decides which queries see it, as in a
+Batch; NEVER marks an empty slot. A later token changes no earlier result: with fixed parameters the
+keys and values of a token stay the same when its slot becomes memory. So the memory rolls by moving
+keys and values, and no hidden state is kept.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Cache:
 
     @property
     def segment_len(self) -> int:
-        """T."""
+        """T, the number of positions of the segment."""
         return self.rank_BK.shape[1] - self.memory_len
 
     def read(self, rank_BQ: jax.Array, slot_BQ: jax.Array | None) -> tuple[Kept, jax.Array]:
-        """The keys and values that Q new rows attend to, and the ranks of these slots and of the
-        rows together.
+        """Returns the keys and values that Q new rows attend to, and the ranks of these slots and
+        of the rows together.
 
-        `slot_BQ` are the slots of the rows. None: the segment starts with the rows, and of the
-        slots only the memory is read.
+        `slot_BQ` are the slots of the rows. None: the rows are the start of the segment, and only
+        the memory slots are read.
         """
         kept, Q, T, M = self.layers, rank_BQ.shape[1], self.segment_len, self.memory_len
         if slot_BQ is not None:
@@ -69,9 +69,7 @@ class Cache:
     def write(
         self, rows_LBQHE: tuple[jax.Array, jax.Array], rank_BQ: jax.Array, slot_BQ: jax.Array | None
     ) -> Cache:
-        """The cache with the keys and values of the new rows, and their ranks; `slot_BQ` as for
-        `read`.
-        """
+        """Returns the cache with the new rows' keys, values and ranks; `slot_BQ` as for `read`."""
         M, Q = self.memory_len, rank_BQ.shape[1]
         kept = self.layers
         k_LBHKE, v_LBHKE = (
@@ -88,8 +86,8 @@ class Cache:
         return dataclasses.replace(self, layers=Kept(k_LBHKE, v_LBHKE, kept.r_NHE), rank_BK=rank_BK)
 
     def next_segment(self, ended_B: jax.Array) -> Cache:
-        """Rolls the memory of the texts whose segment is full: its last M slots are the memory of
-        the next one.
+        """Rolls the memory of the texts whose segment is full: its last M slots become the memory
+        of the next segment.
         """
         K, T = self.rank_BK.shape[1], self.segment_len
         rank_BK = jnp.roll(self.rank_BK, -T, axis=1)
@@ -109,7 +107,7 @@ class Cache:
         )
 
     def hidden(self, position_BQ: jax.Array) -> Cache:
-        """The cache with these places of the segment hidden until they are written again."""
+        """Returns the cache with these positions hidden until they are written again."""
         never_BQ = jnp.full(position_BQ.shape, NEVER, self.rank_BK.dtype)
         return dataclasses.replace(
             self, rank_BK=put(self.rank_BK, never_BQ, self.memory_len + position_BQ)
@@ -117,7 +115,7 @@ class Cache:
 
 
 def put(slots_BK: jax.Array, rows_BQ: jax.Array, slot_BQ: jax.Array) -> jax.Array:
-    """slots_BK with rows_BQ at the places `slot_BQ`; a row whose place is K or more is left out."""
+    """Returns slots_BK with rows_BQ at the slots `slot_BQ`; slots of K or more are left out."""
     # A comparison, because a CPU scatters slowly.
     is_slot_BQK = slot_BQ[:, :, None] == jnp.arange(slots_BK.shape[1])[None, None]
     new_BK = jnp.take_along_axis(rows_BQ, is_slot_BQK.argmax(axis=1), axis=1)
@@ -125,7 +123,7 @@ def put(slots_BK: jax.Array, rows_BQ: jax.Array, slot_BQ: jax.Array) -> jax.Arra
 
 
 def join(kept_BHKE: jax.Array, rows_BQHE: jax.Array, slot_BQ: jax.Array | None) -> jax.Array:
-    """Keys or values of one layer with the new rows at their slots, or after the memory:
+    """Returns keys or values of one layer with the new rows at their slots, or after the memory:
     [B, K, H, E].
     """
     rows_BHQE = rows_BQHE.transpose(0, 2, 1, 3)
@@ -139,7 +137,7 @@ def join(kept_BHKE: jax.Array, rows_BQHE: jax.Array, slot_BQ: jax.Array | None) 
 
 
 def _written(old_LBHKE: jax.Array, new_LBQHE: jax.Array, slot_BQ: jax.Array) -> jax.Array:
-    """Keys or values of all layers with the new rows at their slots."""
+    """Returns keys or values of all layers with the new rows at their slots."""
     row_B1 = jnp.arange(len(slot_BQ))[:, None]
     return old_LBHKE.at[:, row_B1, :, slot_BQ].set(new_LBQHE.transpose(1, 2, 0, 3, 4), mode="drop")
 
@@ -147,7 +145,7 @@ def _written(old_LBHKE: jax.Array, new_LBQHE: jax.Array, slot_BQ: jax.Array) -> 
 def empty_cache(
     config: ModelConfig, params: Any, batch_size: int, segment_len: int, memory_len: int
 ) -> Cache:
-    """A cache without filled slots, for the parameters of an `XLNet`; a text of one segment needs
+    """Returns a cache of empty slots, for the parameters of an `XLNet`; a text of one segment needs
     no memory.
     """
     K, dtype = memory_len + segment_len, jnp.dtype(config.compute_dtype)

@@ -1,8 +1,8 @@
-"""The choice for `model.attention=auto`, made when a command starts: no part of the model asks for
-its device later.
+"""Resolves `model.attention=auto` when a command starts, so that no part of the model asks for its
+device later.
 
-The value `cpu` stands for all forms that are faster on a CPU alone: layers one by one, and other
-forms of the position keys and of the gradients of kernels and of the shift.
+The value `cpu` selects all forms that are faster only on a CPU: unrolled layers, and other forms of
+the position keys and of the gradients of kernels and of the shift.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def resolve_attention(config: Config, processes: Session, absent: Any = None) ->
     CPU.
 
     All processes run the same program: XLA if one of them cannot use the kernel. `absent` describes
-    a device that the program is compiled for; None: it runs on the local devices. Raises BadInput
-    if `fused` is not possible.
+    an absent device for which the program is compiled; None: the program runs on the local devices.
+    Raises BadInput if `fused` is not possible.
     """
     chosen = processes.collect("\n".join(choose(config.model, absent)))
     # max() prefers xla to fused, so one process that cannot use the kernel decides for all.
@@ -38,8 +38,8 @@ def resolve_attention(config: Config, processes: Session, absent: Any = None) ->
 
 
 def choose(config: ModelConfig, absent: Any = None) -> tuple[str, str]:
-    """The implementation for this process's devices, a value of `model.attention`, and one line
-    with the reason.
+    """Returns the value of `model.attention` for this process's devices, and one line with the
+    reason.
 
     A kernel for a local device is first compared with XLA on a small case, forward and gradient
     (some seconds). Raises BadInput if `model.attention=fused` is not possible.

@@ -1,9 +1,9 @@
 """The inputs of the layers: vectors of words, query vectors, and the table of relative positions.
 
-Words x have vectors of width D, or narrow ones that are projected. A clustered embedding cuts the
-vocabulary, sorted by frequency, into clusters, and rare words have narrower vectors (Grave et al.
-2017, Baevski and Auli 2019; Transformer-XL, section 4.1); a factorised one is a single cluster
-(ALBERT):
+Words x have vectors of width D, or narrow vectors that are projected to D. A clustered embedding
+cuts the vocabulary, sorted by frequency, into clusters, and rare words have narrower vectors (Grave
+et al. 2017, Baevski and Auli 2019; Transformer-XL, section 4.1). A factorised embedding is a single
+cluster (ALBERT):
 
     cut-offs                         0 < c_1 < .. < c_K < V
     cluster i                        words c_i .. c_(i+1) - 1, width E_i = d_embed / div_val^i
@@ -39,7 +39,7 @@ from xlnet_jax.model.layers import (
 )
 
 PROJECTION_STD = 0.01
-"""Standard deviation of the initial projections, as in the original of Transformer-XL
+"""Standard deviation of the initial projections, as in the original code of Transformer-XL
 (`proj_init_std`).
 """
 
@@ -53,25 +53,23 @@ class Cluster:
     width: int
 
     def index(self, tokens: jax.Array) -> jax.Array:
-        """Numbers of the tokens in the cluster; for tokens outside, any valid number."""
+        """Returns the tokens' rows in the table of the cluster; any valid row for other tokens."""
         return jnp.clip(tokens - self.first, 0, self.size - 1)
 
     def has(self, tokens: jax.Array) -> jax.Array:
-        """Which tokens belong to the cluster."""
+        """Returns which tokens belong to the cluster."""
         return (tokens >= self.first) & (tokens < self.first + self.size)
 
 
 def clusters(config: ModelConfig) -> tuple[Cluster, ...]:
-    """The most frequent words and the tail clusters; one cluster without `cutoffs`."""
+    """Returns the cluster of frequent words, then the tail clusters; without `cutoffs` only one."""
     bounds = itertools.pairwise([0, *config.cutoff_list(), config.vocab_size])
     width = config.d_embed or config.d_model
     return tuple(Cluster(a, b - a, width // config.div_val**i) for i, (a, b) in enumerate(bounds))
 
 
 def projections(config: ModelConfig) -> int:
-    """Number of the projections: one for each cluster, one for all if their widths are equal, or
-    none.
-    """
+    """Returns the number of projections: one per cluster, one in all for equal widths, or 0."""
     if config.div_val > 1:
         return len(clusters(config))
     return int(config.adaptive and config.d_embed not in (0, config.d_model))
@@ -86,7 +84,7 @@ class WordEmbedding(nn.Module):
 
     @nn.compact
     def __call__(self, tokens_BT: jax.Array) -> jax.Array:
-        """[B, T, D] in the compute dtype."""
+        """Returns [B, T, D] in the compute dtype."""
         config = self.config
         params = {
             f"projection_{i}": declare_projection(self, i, 0) for i in range(projections(config))
@@ -110,8 +108,8 @@ class WordEmbedding(nn.Module):
 
 
 def declare_table(module: Any, i: int, depth: Depth) -> jax.Array:
-    """Declares the vectors of one cluster. Only full widths are split, over `fsdp`: sizes need not
-    be divisible.
+    """Declares the table of one cluster. Only full widths are split, over `fsdp`; cluster sizes
+    need not be divisible.
     """
     cluster = clusters(module.config)[i]
     axes = None, "embed" if cluster.width == clusters(module.config)[0].width else None
@@ -128,8 +126,8 @@ def declare_projection(module: Any, i: int, depth: Depth) -> jax.Array:
 
 
 def tables(config: ModelConfig, params: Any) -> list[tuple[jax.Array, jax.Array | None]]:
-    """Table and projection of each cluster, from the parameters of an embedding, which may be
-    packed.
+    """Returns table and projection of each cluster, from the parameters of an embedding, which may
+    be packed.
     """
     number, groups = projections(config), clusters(config)
 
@@ -147,7 +145,7 @@ def tables(config: ModelConfig, params: Any) -> list[tuple[jax.Array, jax.Array 
 
 
 def lookup(table_VD: jax.Array, index_BT: jax.Array, config: ModelConfig) -> jax.Array:
-    """Rows of a table, [B, T, D] in its dtype, times sqrt(d_model) with `scale_embedding`."""
+    """Looks up table rows: [B, T, D] in its dtype, times sqrt(d_model) with `scale_embedding`."""
     # The whole table: inside shard_map the compiler cannot split a lookup over rows and over the
     # table at once.
     table_VD = nn.with_logical_constraint(table_VD, (None, None))
@@ -161,8 +159,8 @@ class Embedding(nn.Module):
     the targets.
 
     With `positions=input` and `segments=input` the vectors of a token's position and segment are
-    added to its own; the sum may be normalised before it is dropped, and be projected to D after
-    (BERT, section 3; ALBERT, section 3.1).
+    added to the vector of its word. The sum may be normalised before dropout, and projected to D
+    after it (BERT, section 3; ALBERT, section 3.1).
     """
 
     config: ModelConfig
@@ -178,8 +176,8 @@ class Embedding(nn.Module):
         *,
         deterministic: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Content stream h_BTD and query stream g_BPD, None if there is none; in the compute dtype.
-        `place_BT` are the places of the tokens in the text; None: they are its first T.
+        """Returns content stream h_BTD and query stream g_BPD (None without a query stream), in the
+        compute dtype. `place_BT` are the tokens' positions in the text; None: the first T.
         """
         config, member, T = self.config, self.config.member, batch.tokens.shape[1]
         dtype, width = jnp.dtype(config.compute_dtype), clusters(config)[0].width
@@ -190,7 +188,7 @@ class Embedding(nn.Module):
         at_BT = jnp.arange(T)[None] if place_BT is None else place_BT
         if self.parts.positions == "input":
             first, place = member.first_position, T if place_BT is None else place_BT
-            if first:  # padding has a row of its own
+            if first:  # padding has its own row
                 place = jnp.where(padding_BT, -1, at_BT)
             place_BTD = positions.learned(self, config.max_positions, width, place, 0, first)
             h_BTD = h_BTD + (
@@ -229,7 +227,7 @@ class Embedding(nn.Module):
         return h_BTD, g_BPD
 
     def _words(self, tokens_BT: jax.Array, width: int) -> jax.Array:
-        """The vectors of the tokens, [B, T, width]."""
+        """Returns the vectors of the tokens, [B, T, width]."""
         config = self.config
         if config.adaptive:
             return WordEmbedding(config, name="word_embedding")(tokens_BT)
@@ -256,8 +254,8 @@ class RelativePositions(nn.Module):
     def __call__(
         self, segment_len: int, memory_len: int, masks_S: jax.Array, *, deterministic: bool
     ) -> jax.Array:
-        """The table after its dropout, [S, N, D] in at least float32, with S masks by their
-        keys.
+        """Returns the table after dropout, [S, N, D] in at least float32; `masks_S` are the keys of
+        the S masks.
         """
         table_ND = positions.sinusoids(self.config, segment_len, memory_len)
         table_SND = jnp.broadcast_to(table_ND, (len(masks_S), *table_ND.shape))
@@ -265,10 +263,10 @@ class RelativePositions(nn.Module):
 
 
 def without_gradient(padding_BT: jax.Array, x_BTD: jax.Array) -> jax.Array:
-    """x without a gradient at padding, which losses over all positions read."""
+    """Stops the gradient of x at padding, because losses over all positions read padding too."""
     return jnp.where(padding_BT[..., None], jax.lax.stop_gradient(x_BTD), x_BTD)
 
 
 def with_zero_row(initializer: Initializer, row: int) -> Initializer:
-    """The initialiser with zeros in one row; -1 = as it is."""
+    """Returns the initialiser with zeros in one row; -1 = no zeros."""
     return initializer if row < 0 else lambda *args: initializer(*args).at[row].set(0)

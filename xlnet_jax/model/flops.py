@@ -14,9 +14,9 @@ from xlnet_jax.config import Config
 from xlnet_jax.model.embeddings import clusters, projections
 
 PEAK_FLOPS = {
-    # Dense bfloat16 peak per JAX device. TPU: Google Cloud "TPU system architecture" pages (v2 and
-    # v3 list chips of two cores, and a JAX device is one core there); NVIDIA: data sheets of the
-    # SXM parts, without sparsity.
+    # Dense bfloat16 peak per JAX device. TPU: Google Cloud "TPU system architecture" pages (for v2
+    # and v3 a page lists a chip of two cores, and a JAX device is one core); NVIDIA: data sheets of
+    # the SXM parts, without sparsity.
     "TPU v2": 22.5e12,
     "TPU v3": 61.5e12,
     "TPU v4": 275e12,
@@ -31,9 +31,9 @@ PEAK_FLOPS = {
 
 
 def forward_flops(config: Config) -> dict[str, int]:
-    """Forward FLOPs of one row, by part: content stream, query stream, key side (keys, values,
-    positions), softmax, and, in models that have them, projections of the embedding and auxiliary
-    losses, also after their weight has become 0.
+    """Returns forward FLOPs of one row, by part: content stream, query stream, key side (keys,
+    values, positions), softmax, and, in models that have them, projections of the embedding and
+    auxiliary losses. Auxiliary losses count even after their weight has become 0.
     """
     model, data = config.model, config.data
     T, P, M = data.segment_len, data.num_predict, model.memory_len
@@ -41,13 +41,13 @@ def forward_flops(config: Config) -> dict[str, int]:
     parts, groups = model.member.parts_of(config.objective), clusters(model)
     # Scores of content and relative position, and values.
     attention = (3 if parts.positions == "relative" else 2) * 2 * (M + T) * W
-    # And query and output projection, segment scores, feed-forward.
+    # Plus query and output projection, segment scores, feed-forward.
     row = attention + 2 * 2 * D * W + 2 * 2 * W * (parts.segments == "relative") + 2 * 2 * D * F
     # With two streams nothing uses the last layer's content output: the targets attend to its
     # input.
     two_streams = parts.targets == "query"
-    # Of one vector through the projections of all clusters; of a softmax all clusters count, as all
-    # are computed.
+    # `projected` counts one vector through the projections of all clusters. A softmax counts all
+    # clusters, because all are computed.
     projected = sum(2 * part.width * D for part in groups) if projections(model) else 0
     columns = sum(part.size * part.width for part in groups) + (len(groups) - 1) * groups[0].width
     if parts.head.startswith("dense"):
@@ -69,8 +69,8 @@ def forward_flops(config: Config) -> dict[str, int]:
 
 
 def step_flops(config: Config) -> int:
-    """FLOPs of one optimizer step of the whole batch; the projection of the position table counts
-    once for all rows.
+    """Returns FLOPs of one optimizer step of the whole batch; the projection of the position table
+    counts once for all rows.
     """
     model, data = config.model, config.data
     D, W = model.d_model, model.heads * model.head_dim
@@ -84,6 +84,6 @@ def step_flops(config: Config) -> int:
 
 
 def seconds_at_peak(flops: int) -> float | None:
-    """Seconds for these FLOPs on all devices at their peak; None without a published peak."""
+    """Returns seconds for these FLOPs on all devices at peak; None without a published peak."""
     peak = PEAK_FLOPS.get(jax.devices()[0].device_kind)
     return None if peak is None else flops / (peak * jax.device_count())

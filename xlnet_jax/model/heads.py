@@ -1,5 +1,5 @@
-"""The heads of pretraining: from vectors of the transformer to predictions, of tokens and of pairs
-of sentences.
+"""The heads of pretraining: they turn vectors of the transformer into predictions of tokens and of
+pairs of sentences.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ class LMHead(nn.Module):
     """The softmax over the vocabulary, with its own bias (`lm_loss` of the original). Training
     calls only `nll`.
 
-    With `parts.head=dense` the vectors are first LN(act(W h + b)), of the width of the word
-    embedding (BERT's).
+    With `parts.head=dense` the vectors h first become LN(act(W h + b)), of the width of the word
+    embedding (BERT).
 
-    Its weights are those of the word embedding, or its own (`tie_embedding`, `tie_projections`).
-    With the clusters of `embeddings`, cluster 0 being the shortlist and i > 0 the tail clusters,
-    rare words are predicted in two steps:
+    It has the weights of the word embedding, or its own weights (`tie_embedding`,
+    `tie_projections`). With the clusters of `embeddings`, cluster 0 being the shortlist and i > 0
+    the tail clusters, rare words are predicted in two steps:
 
         p(x) = p_0(x)                      x in the shortlist
         p(x) = p_0(cluster i) p_i(x)       x in tail cluster i
 
-    p_0 is a softmax over the words of the shortlist and the tail clusters, p_i one over the words
-    of its cluster; their logits are W_i' P_i' h + b_i. All clusters are computed for all positions:
-    shapes are static, and nothing is sorted or gathered. Grave et al. 2017, Baevski and Auli 2019;
-    Transformer-XL, section 4.1.
+    p_0 is a softmax over the words of the shortlist and the tail clusters, p_i a softmax over the
+    words of tail cluster i; their logits are W_i' P_i' h + b_i. All clusters are computed for all
+    positions: shapes are static, and nothing is sorted or gathered. Grave et al. 2017, Baevski and
+    Auli 2019; Transformer-XL, section 4.1.
 
     Its parameters: `bias` [V + K], of the words and then of the tail clusters; `cluster_table` [K,
-    E_0]; and `table_i` and `projection_i` where they are not the embedding's.
+    E_0]; and `table_i` and `projection_i` where it does not use the embedding's.
     """
 
     config: ModelConfig
     parts: Parts = Parts()
 
     def __call__(self, embedding: Any, vectors_BPD: jax.Array) -> jax.Array:
-        """Logits [B, P, V] in at least float32, with clusters log-probabilities: for tests,
-        generation and export.
+        """Returns logits [B, P, V] in at least float32, or with clusters log-probabilities: for
+        tests, generation and export.
 
-        `embedding` are the parameters `word_embedding`: a table [V, D], or those of
+        `embedding` is the parameter `word_embedding`: a table [V, D], or the parameters of
         `embeddings.WordEmbedding`.
         """
         head_BPN, *tails = (logits(*parts) for parts in self._softmaxes(embedding, vectors_BPD))
@@ -77,10 +77,10 @@ class LMHead(nn.Module):
         target_tokens_BP: jax.Array,
         smoothing: float = 0.0,
     ) -> jax.Array:
-        """-log p(target) in nats: [B, P], at least float32. Many targets never have all their
-        logits at once.
+        """Returns -log p(target) in nats: [B, P], at least float32. For many targets, memory never
+        holds all logits at once.
 
-        With `smoothing` e: (1 - e) times that loss plus e times its mean over the vocabulary; not
+        With `smoothing` e: (1 - e) times this loss plus e times its mean over the vocabulary; not
         with clusters.
         """
         shortlist, *tails = clusters(self.config)
@@ -98,7 +98,7 @@ class LMHead(nn.Module):
     def _softmaxes(
         self, embedding: Any, vectors_BPD: jax.Array
     ) -> list[tuple[jax.Array, jax.Array, jax.Array, str | None, bool]]:
-        """The first arguments of `logits` for each softmax: for the shortlist with the tail
+        """Returns the first arguments of `logits` for each softmax: for the shortlist with the tail
         clusters, then for each tail cluster. Clusters are never split.
         """
         config, groups, head = self.config, clusters(self.config), self.parts.head
@@ -165,7 +165,7 @@ class SentenceHead(nn.Module):
     def __call__(
         self, h_BTD: jax.Array, batch: Batch, rows_B: jax.Array, *, deterministic: bool
     ) -> jax.Array:
-        """-log p(`batch.label`) in nats, [B], at least float32."""
+        """Returns -log p(`batch.label`) in nats, [B], at least float32."""
         config, D = self.config, self.config.d_model
         h_B1D = jnp.take_along_axis(h_BTD, batch.summary_position[:, None, None], axis=1)
         pooler = Dense(config, D, ("embed", None), "kernel", HEAD_DEPTH, name="pooler")
@@ -184,8 +184,8 @@ def logits(
     axis: str | None = None,
     cpu: bool = False,
 ) -> jax.Array:
-    """[B, P, V] in at least float32. `axis`: the logical axis that splits the rows of the table;
-    `cpu`: see `layers.product`.
+    """Returns logits [B, P, V] in at least float32. `axis`: the logical axis that splits the rows
+    of the table; `cpu`: see `layers.product`.
     """
     high, word = accumulator(x_BPD.dtype), "v" if axis else "n"
     logits_BPV = (
@@ -204,8 +204,8 @@ def softmax_nll(
     target_BP: jax.Array,
     smoothing: float = 0.0,
 ) -> jax.Array:
-    """-log p(target) under one softmax, [B, P]; many targets never have all their logits at
-    once.
+    """Returns -log p(target) under one softmax, [B, P]; for many targets, memory never holds all
+    logits at once.
     """
     if vocabulary_loss.pays(*target_BP.shape):
         return vocabulary_loss.nll(table_VD, bias_V, x_BPD, target_BP, smoothing)
@@ -213,12 +213,12 @@ def softmax_nll(
 
 
 def weighed(loss: jax.Array, weight: jax.Array) -> jax.Array:
-    """loss times weight; with weight 0 the gradient is exactly 0, whatever the loss is."""
+    """Multiplies loss by weight; with weight 0 the gradient is exactly 0, whatever the loss is."""
     return jnp.where(weight != 0, loss, 0) * weight
 
 
 def plain_nll(logits_BPV: jax.Array, target_BP: jax.Array, smoothing: float = 0.0) -> jax.Array:
-    """-log p(target) from all logits, [B, P]; `smoothing` as in `LMHead.nll`."""
+    """Returns -log p(target) from all logits, [B, P]; `smoothing` as in `LMHead.nll`."""
     # A comparison, not a gather: the vocabulary may be split, and a gather's gradient is a scatter.
     is_target_BPV = jnp.arange(logits_BPV.shape[-1])[None, None] == target_BP[..., None]
     chosen_BP = jnp.where(is_target_BPV, logits_BPV, 0).sum(axis=-1)

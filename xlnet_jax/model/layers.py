@@ -27,15 +27,15 @@ Axes = tuple[str | None, ...]
 
 
 def accumulator(dtype: jnp.dtype) -> jnp.dtype:
-    """dtype of softmax, LayerNorm, positions, logits and loss: float32, or float64 if the
-    computation is float64.
+    """Returns the dtype of softmax, LayerNorm, positions, logits and loss: float32, or float64 if
+    the computation is float64.
     """
     return jnp.promote_types(dtype, jnp.float32)
 
 
 def normal(config: ModelConfig, factor: float = 1.0) -> Initializer:
-    """The initialiser of weights: normal(0, factor init_std), truncated with `init_truncated`."""
-    # The truncated one as TensorFlow draws it: what is left has a smaller deviation.
+    """Returns an initialiser: normal(0, factor init_std), truncated with `init_truncated`."""
+    # Truncated as in TensorFlow: the remaining values have a smaller deviation.
     initializer = (
         nn.initializers.truncated_normal if config.init_truncated else nn.initializers.normal
     )
@@ -43,38 +43,39 @@ def normal(config: ModelConfig, factor: float = 1.0) -> Initializer:
 
 
 def residual_init(config: ModelConfig, parts: Parts) -> Initializer:
-    """The initialiser of a weight whose product is added to the residual stream."""
+    """Returns the initialiser of a weight whose product is added to the residual stream."""
     return normal(config, (2 * config.layers) ** -0.5 if parts.scaled_init else 1.0)
 
 
 Kind = Literal["matrix", "kernel", "table", "vector"]
-"""The use of a parameter. A matrix enters only a `product`, with vectors in the compute dtype: it
-is gathered in that dtype, and Muon makes its update orthogonal. A kernel may meet float32 vectors,
-as in heads. The rows of a table are looked up, in float32; a vector is added or multiplies.
+"""Use of a parameter. A matrix enters only a `product` with vectors in the compute dtype: devices
+gather it in that dtype, and Muon makes its update orthogonal. A kernel may also multiply float32
+vectors, as in heads. Rows of a table are looked up in float32; a vector is added to activations or
+scales them.
 """
 
 Depth = float | tuple[int, ...]
-"""Distance from the input: embeddings 0, layer l at l + 1, heads infinity. A tuple has the distance
-of each layer of a stack, the first axis.
+"""Distance from the input: embeddings 0, layer l (from 0) l + 1, heads infinity. A tuple has the
+distance of each layer of a parameter whose first axis is the layers.
 """
 
 HEAD_DEPTH = math.inf
-"""Depth of a head: with layer-wise decay it learns at the full rate, as the top layer does."""
+"""Depth of a head: with layer-wise decay a head learns at the full rate, as the top layer does."""
 
 
 def layer_depths(config: ModelConfig) -> Depth:
-    """The depth of the parameters of layers; if all layers share them, that of the top layer."""
+    """Returns the depth of the layers' parameters; of shared ones, the depth of the top layer."""
     return config.layers if config.share_layers else tuple(range(1, config.layers + 1))
 
 
 class Declared(nn.LogicallyPartitioned, kw_only=True, eq=False):
-    """The box of a parameter: its logical axes, and all other facts for optimizer and gradient."""
+    """Box of a parameter: its logical axes, and all other facts for optimizer and gradient."""
 
     kind: Kind = struct.field(pytree_node=False)
     depth: Depth = struct.field(pytree_node=False)
     decays: bool = struct.field(pytree_node=False)
-    """Whether weight decay acts: not on LayerNorm and the biases of products and of the softmax.
-    The relative biases u, v, w and the embeddings are decayed, as in the original.
+    """Whether weight decay acts. It does not act on LayerNorm and on the biases of products and of
+    the softmax. The relative biases u, v, w and the embeddings are decayed, as in the original.
     """
 
     @property
@@ -90,7 +91,7 @@ def declared(
     depth: Depth,
     decays: bool = True,
 ) -> Callable[..., Declared]:
-    """The initialiser of a parameter in its box."""
+    """Returns an initialiser that puts the parameter in its box."""
     return lambda *args: Declared(initializer(*args), axes, kind=kind, depth=depth, decays=decays)
 
 
@@ -120,11 +121,11 @@ def parameter(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PrecastKernel:
-    """A kernel that is rounded already, in the compute dtype, and zeros like the kernel, which
+    """A kernel already rounded to the compute dtype, and zeros like the unrounded kernel, which
     receive its gradient.
 
-    A gradient has the dtype of its array. Only the dtype of the zeros is used, never a value, so
-    they are not stored.
+    The zeros are needed because a gradient has the dtype of its array. Only their dtype is used,
+    never a value, so they are not stored.
     """
 
     value: jax.Array
@@ -133,8 +134,8 @@ class PrecastKernel:
     """The mesh axes that split the array, if a device has a part of it."""
 
     def whole(self, shape: tuple[int, ...]) -> PrecastKernel:
-        """The gathered kernel, in the logical shape. Its backward pass sums the gradient of the
-        zeros over these mesh axes, and leaves each device its part.
+        """Returns the gathered kernel in the logical shape. The backward pass sums the gradient of
+        the zeros over the mesh axes of `spec`, and leaves each device its part.
         """
         split = meshes.row_split(self.spec)
 
@@ -157,16 +158,17 @@ def product(
     dtype: jnp.dtype | None = None,
     cpu: bool = False,
 ) -> jax.Array:
-    """einsum(subscripts, x, kernel rounded to the dtype of x), in that dtype or in `dtype`.
+    """Computes einsum(subscripts, x, kernel rounded to the dtype of x), in that dtype or in
+    `dtype`.
 
     The gradient of a float32 kernel is accumulated and returned in float32. JAX's own transpose
-    rounds it to the dtype of x, and the devices would then add bfloat16 numbers. The subscripts
-    have the letters of the design, from which all shardings are known. `cpu`: that gradient in the
-    form that is fast on a CPU.
+    rounds it to the dtype of x, and the devices would then add bfloat16 numbers. The subscripts use
+    the letters of the design, which determine all shardings. `cpu` selects the form of the kernel's
+    gradient that is fast on a CPU.
     """
     terms = subscripts.replace("->", ",").split(",")
-    # Heads and their elements are one axis m: a TPU pads 64 elements to 128, and copies the result
-    # into another layout.
+    # Heads and their elements become one axis m: else a TPU pads 64 elements to 128, and copies the
+    # result into another layout.
     left, right, out = (term.replace("he", "m") for term in terms)
 
     def rounded(kernel: jax.Array) -> jax.Array:
@@ -216,19 +218,19 @@ def product(
 
 
 def _heads_joined(x: jax.Array, letters: str) -> jax.Array:
-    """x with its axes h and e as one."""
+    """Joins the axes h and e of x."""
     at = letters.find("he")
     return x if at < 0 else x.reshape(*x.shape[:at], -1, *x.shape[at + 2 :])
 
 
 def _placed(x: jax.Array, letters: str) -> jax.Array:
-    """x with the sharding of its axes."""
+    """Constrains x to the sharding of its axes."""
     axes = {"b": "batch", "m": "heads", "h": "heads", "f": "ff", "v": "vocab"}
     return nn.with_logical_constraint(x, tuple(axes.get(letter) for letter in letters))
 
 
 def layer_norm(name: str, config: ModelConfig, depth: Depth) -> nn.LayerNorm:
-    """LayerNorm in at least float32; every device holds its two vectors whole."""
+    """Returns LayerNorm in at least float32; every device holds its two vectors whole."""
     return nn.LayerNorm(
         name=name,
         epsilon=config.layer_norm_epsilon,
@@ -262,8 +264,8 @@ class Dropout(nn.Module):
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """x with elements dropped; rows_B count in the global batch, position_BQ in the segment
-        (None: 0, 1, ..).
+        """Drops elements of x. rows_B are row numbers in the global batch, position_BQ positions in
+        the segment (None: 0, 1, ..).
         """
         if deterministic or not self.rate:
             return x_BQF
@@ -285,7 +287,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x_BQD: jax.Array) -> jax.Array:
-        """[B, Q, in] -> [B, Q, out]; the sum is rounded to the dtype of x."""
+        """Maps [B, Q, in] to [B, Q, out]; the sum is rounded to the dtype of x."""
         shape, depth = (x_BQD.shape[-1], self.features), self.depth
         kernel_DF = parameter(self, "kernel", shape, self.axes, self.kind, depth, self.initializer)
         bias_F = parameter(
@@ -303,8 +305,8 @@ class Dense(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """LN( x + Drop( W2 Drop(act(W1 x + b1)) + b2 ) ), shared by both streams; pre-norm: LN(x)
-    instead enters W1.
+    """LN( x + Drop( W2 Drop(act(W1 x + b1)) + b2 ) ), shared by both streams; with pre-norm LN is
+    on the input of W1 instead.
     """
 
     config: ModelConfig
@@ -314,7 +316,7 @@ class FeedForward(nn.Module):
     def __call__(
         self, x_BSD: jax.Array, rows_B: jax.Array, position_BS: jax.Array, *, deterministic: bool
     ) -> jax.Array:
-        """The rows of both streams; see `transformer.Layer`."""
+        """Returns the rows of both streams; see `transformer.Layer`."""
         config, depth = self.config, layer_depths(self.config)
         pre, norm = config.norm == "pre", layer_norm("norm", config, depth)
         y_BSD = norm(x_BSD).astype(x_BSD.dtype) if pre else x_BSD

@@ -28,7 +28,7 @@ def learned(
     depth: Depth,
     first: int = 0,
 ) -> jax.Array:
-    """Learned positions, [B, T, width] in float32, declared on `module`.
+    """Declares learned positions on `module` and returns them, [B, T, width] in float32.
 
     Args:
       longest: number of places of a text.
@@ -40,13 +40,13 @@ def learned(
     )
     if isinstance(place_BT, int):
         return table_ND[None, first : first + place_BT]
-    # Whole, as in `embeddings.lookup`.
+    # The whole table, as in `embeddings.lookup`.
     return nn.with_logical_constraint(table_ND, (None, None))[first + place_BT]
 
 
 def absolute_sinusoids(place_BT: jax.Array, width: int, dtype: jnp.dtype) -> jax.Array:
-    """sin(t w_m) at 2m and cos(t w_m) at 2m + 1, [B, T, width] (Vaswani et al. 2017, section
-    3.5).
+    """Returns sin(t w_m) at 2m and cos(t w_m) at 2m + 1, [B, T, width] (Vaswani et al. 2017,
+    section 3.5).
     """
     frequency_M = 10000.0 ** (-jnp.arange(0, width, 2).astype(dtype) / width)
     angle_BTM = place_BT[:, :, None].astype(dtype) * frequency_M[None, None]
@@ -56,8 +56,8 @@ def absolute_sinusoids(place_BT: jax.Array, width: int, dtype: jnp.dtype) -> jax
 
 
 def sinusoids(config: ModelConfig, segment_len: int, memory_len: int) -> jax.Array:
-    """All relative distances, largest first: [N, D], N = memory_len + 2 * segment_len - 1, D is
-    sines, then cosines.
+    """Returns sinusoids of all relative distances, largest first: [N, D],
+    N = memory_len + 2 * segment_len - 1, D is sines, then cosines.
 
     With `clamp_len` distances are clipped to +-clamp_len. At least float32: in bfloat16 nearly half
     of the distances of a published segment would be equal.
@@ -78,11 +78,11 @@ def sinusoids(config: ModelConfig, segment_len: int, memory_len: int) -> jax.Arr
 def project(
     table_SND: jax.Array, kernel_DHE: jax.Array | PrecastKernel
 ) -> tuple[jax.Array, jax.Array]:
-    """The two parts of the position keys, [S, N, H, E] each: odd + even = W_r R(d), and even -
-    odd = W_r R(-d).
+    """Returns the odd and the even part of the position keys, [S, N, H, E] each:
+    even + odd = W_r R(d), and even - odd = W_r R(-d).
 
-    S is 1, or B if each row has its own table. At least float32, as the sums over rows in their
-    gradient.
+    S is 1, or B if each row has its own table. The parts are at least float32, like the sums over
+    rows in their gradient.
     """
     S, N, D = table_SND.shape
     table_SNZD = table_SND.reshape(S, N, 2, -1)
@@ -94,10 +94,10 @@ def project(
 
 
 def of_directions(odd_1NHE: jax.Array, even_1NHE: jax.Array, direction_B: jax.Array) -> jax.Array:
-    """The position keys of each row in its direction, [B, N, H, E].
+    """Returns the position keys of each row in its direction, [B, N, H, E].
 
-    As a product of signs and parts, with heads in front, where XLA wants them on a CPU: so the sum
-    over the rows, for the gradient, is a product too, which is much faster there.
+    They are a product of signs and parts, so the sum over the rows in the gradient is a product
+    too, which is much faster on a CPU. Heads are in front, where XLA needs them on a CPU.
     """
     signs_B2 = jnp.stack([direction_B, jnp.ones_like(direction_B)], axis=1).astype(odd_1NHE.dtype)
     parts_ZHNE = jnp.concatenate([odd_1NHE, even_1NHE]).transpose(0, 2, 1, 3)

@@ -1,8 +1,8 @@
 """The transformer: embeddings, L layers of one or two streams, and their memory for the next
 segment.
 
-    content stream   h_0 = Drop(embedding of the tokens); knows its own token
-    query stream     g_0 = Drop(one learned vector); knows its position, not its token; targets only
+    content stream   h_0 = Drop(embedding of the tokens); sees its own token
+    query stream     g_0 = Drop(one learned vector); sees its position, not its token; targets only
     memory           m_l' = last M of [m_l ; first R inputs of layer l], no gradient
                      (Transformer-XL, section 3.2)
 
@@ -56,11 +56,11 @@ class Past(NamedTuple):
     """A memory or a cache, as the layers read it."""
 
     kept: Any
-    """The part of each layer, with a leading axis L."""
+    """Memory, or keys and values, of all layers, with a leading axis L."""
     rank_BK: jax.Array
     """Ranks of all keys."""
     carry: Callable[[Any], Memory | Cache]
-    """Makes the next memory of what the layers return."""
+    """Makes the next memory from the results of the layers."""
     table_SND: jax.Array | None = None
     """As in `AttentionInputs`."""
     slot_BT: jax.Array | None = None
@@ -68,8 +68,8 @@ class Past(NamedTuple):
 
 
 class Layer(nn.Module):
-    """One layer as a scan body: carries all streams, maps this layer's memory to the next
-    segment's.
+    """One layer as a scan body: it carries all streams, and turns its memory into its memory for
+    the next segment.
 
     Streams share all weights and are one array x_BSD: T rows of the content stream, then P of the
     query stream, if there is one. So each weight has one product, and its gradient one sum over the
@@ -85,8 +85,8 @@ class Layer(nn.Module):
     def __call__(
         self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs
     ) -> tuple[jax.Array, Any]:
-        """(x, m_l) -> (x, m_l'); with a cache (x, its keys and values) -> (x, those of the new
-        rows).
+        """Maps (x, m_l) to (x, m_l'); with a cache, (x, kept keys and values) to (x, keys and
+        values of the new rows).
         """
         T, new_memory_BMD = inputs.streams[0].limit_BQ.shape[1], None
         if not isinstance(memory, Kept):
@@ -96,7 +96,7 @@ class Layer(nn.Module):
             memory = jnp.where((inputs.rank_BK[:, :slots] != NEVER)[:, :, None], memory, 0)
             fresh_BRD = jnp.concatenate([memory, x_BSD[:, :reuse]], axis=1)
             new_memory_BMD = jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])
-        # All of a segment is fresh where positions are learned: R is the length of a segment in
+        # With learned positions all of a segment is fresh text, so R is the segment length in
         # training.
         attention = Attention(self.config, self.parts, self.reuse_len or T, name="attention")
         x_BSD, rows = attention(x_BSD, memory, inputs, deterministic=self.deterministic)
@@ -104,15 +104,15 @@ class Layer(nn.Module):
         x_BSD = feed_forward(
             x_BSD, inputs.rows_B, inputs.position_BS, deterministic=self.deterministic
         )
-        # Stored only if a caller makes the collection mutable: auxiliary losses read the first,
-        # tests both.
+        # Stored only if a caller makes the collection mutable: auxiliary losses read
+        # `layer_outputs`, tests read both.
         self.sow("layer_outputs", "content_stream", x_BSD[:, :T])
         self.sow("intermediates", "query_stream", x_BSD[:, T:])
         return x_BSD, new_memory_BMD if rows is None else rows
 
 
 class XLNet(nn.Module):
-    """A transformer without a head, of the parts that its member has for its objective."""
+    """A transformer without a head, with the parts of its member for its objective."""
 
     config: ModelConfig
     reuse_len: int | None = None
@@ -127,7 +127,7 @@ class XLNet(nn.Module):
 
     @property
     def frozen(self) -> set[tuple[str, ...]]:
-        """Parameters for other objectives of the member, without a gradient here."""
+        """Parameters that only other objectives of the member use; they have no gradient here."""
         return (
             {("mask_embedding",)}
             if self.parts.streams == 2 and self.parts.targets == "content"
@@ -149,15 +149,15 @@ class XLNet(nn.Module):
 
         Args:
           batch: B rows of T tokens and P target slots; with P = 0 there is no query stream.
-          memory: of the last segment, hidden from rows that do not continue it. Or a cache: the
-            tokens are new in its segment, all of segment 0, and it has all other keys that they and
-            the targets attend to.
-          rows_B: row numbers in the global batch, if this is a part of it; they key the dropout
-            masks.
+          memory: memory of the last segment, hidden from rows that do not continue it. Or a cache
+            with all other keys that the tokens and targets attend to: the tokens are then new in
+            its segment, and all have segment number 0.
+          rows_B: row numbers in the global batch, if `batch` is a part of it; they select the
+            dropout masks.
           deterministic: True switches dropout off; False needs an rng named `dropout`.
           place_BT: with a cache, the positions of the tokens in the segment; None: they are its
             first T. A token whose position is past the segment is not kept.
-          limit_BP: the targets see lower ranks than these; None: than the ranks of the tokens at
+          limit_BP: the targets see only ranks below these; None: below the ranks of the tokens at
             their positions.
         """
         config, parts = self.config, self.parts
@@ -189,7 +189,7 @@ class XLNet(nn.Module):
             position_BS=position_BS,
             table_SND=past.table_SND,
             slot_BT=past.slot_BT,
-            # What all layers share is as near the input as the embeddings.
+            # Biases that all layers share have the depth of the embeddings, 0.
             tied_biases=None
             if config.biases_per_layer
             else Biases(config, parts, 0, name="biases")(),
@@ -207,13 +207,14 @@ class XLNet(nn.Module):
         )
 
     def _layers(self, deterministic: bool) -> Any:
-        """All layers and their memory as one scan: (all streams, memory of all layers) -> (all
-        streams, memory of the next segment); see `Layer`. Each layer has its own parameters,
-        stacked over a leading axis L; with `share_layers` all use the same, without that axis.
+        """Returns all layers and their memory as one scan: (all streams, memory of all layers) ->
+        (all streams, memory of the next segment); see `Layer`. Each layer has its own parameters,
+        stacked over a leading axis L; with `share_layers` all layers use the same parameters,
+        without that axis.
         """
         config, body, share = self.config, Layer, self.config.share_layers
         # A CPU copies all arrays that a loop stacks and slices: parameters, gradients, saved
-        # activations. But outside training compiling unrolled layers takes longer than it saves.
+        # activations. But outside training unrolled layers cost more compile time than they save.
         unrolled = config.unroll == "on" or (
             config.unroll == "auto" and config.on_cpu and not deterministic
         )
@@ -266,7 +267,7 @@ class XLNet(nn.Module):
     def _target_vectors(
         self, x_BSD: jax.Array, batch: Batch, rows_B: jax.Array, deterministic: bool
     ) -> jax.Array:
-        """`Output.target_vectors_BPD`."""
+        """Returns `Output.target_vectors_BPD`."""
         T, target_BP = batch.tokens.shape[1], batch.target_positions
         if self.parts.targets == "content":
             vectors_BPD = jnp.take_along_axis(x_BSD[:, :T], target_BP[:, :, None], axis=1)
@@ -279,7 +280,7 @@ class XLNet(nn.Module):
 
 
 def query_stream(batch: Batch, limit_BP: jax.Array | None) -> AttentionStream:
-    """The targets as a stream; `limit_BP` as in `XLNet`."""
+    """Returns the targets as a stream; `limit_BP` as in `XLNet`."""
     if limit_BP is not None:
         segment_BP = jnp.zeros_like(batch.target_positions)
     else:
@@ -291,7 +292,7 @@ def query_stream(batch: Batch, limit_BP: jax.Array | None) -> AttentionStream:
 
 
 def empty_memory(config: ModelConfig, batch_size: int, slots: int | None = None) -> Memory:
-    """A memory without valid slots: equal to no memory at all. By default it has `memory_len`
+    """Returns a memory without valid slots, equal to no memory at all; by default with `memory_len`
     slots.
     """
     slots = config.memory_len if slots is None else slots

@@ -1,12 +1,12 @@
 """Auxiliary losses of the Vanilla Transformer (Al-Rfou et al. 2018, arXiv 1808.04444).
 
-Every layer predicts the next tokens from its own content stream, not only the last one, and every
-position several tokens, each pair of layer and target with its own softmax. Only training
-computes these losses, and inference needs none of their parameters. The batch has their weights
-(`batch.Auxiliary`).
+Every layer, not only the last, predicts the next tokens from its own content stream, and every
+position predicts several tokens. Each pair of layer and target has its own softmax. Only training
+computes these losses, and inference needs none of their parameters. The batch has the weights of
+the losses (`batch.Auxiliary`).
 
-There is no memory, and a segment cannot be longer than in training: evaluation slides one token at
-a time.
+The model has no memory, and a segment cannot be longer than in training: evaluation slides one
+token at a time.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ class AuxiliaryHeads(nn.Module):
 
     config: ModelConfig
     further: int
-    """A: targets beside the next token."""
+    """A, the number of targets besides the next token."""
 
     @nn.compact
     def __call__(self, streams_LBTD: jax.Array, vectors_BTD: jax.Array, batch: Batch) -> jax.Array:
-        """The weighted sum of all auxiliary losses of each row [B], nats, in at least float32.
+        """Returns the weighted sum of all auxiliary losses of each row [B], nats, in at least
+        float32.
 
-        `streams_LBTD` is the content stream after every layer, `vectors_BTD` the last of them after
-        the final dropout; all positions of the batch have a target.
+        `streams_LBTD` is the content stream after every layer, `vectors_BTD` the last layer's
+        stream after the final dropout; all positions of the batch have a target.
         """
         config, auxiliary = self.config, batch.auxiliary
         assert auxiliary is not None
@@ -49,8 +50,8 @@ class AuxiliaryHeads(nn.Module):
             tokens_BAT: jax.Array,
             weight_BA: jax.Array,
         ) -> jax.Array:
-            # One target after the other, and computed again backward: the logits of all would take
-            # much memory.
+            # One target after the other, and computed again in the backward pass: the logits of all
+            # targets would take much memory.
             loss_B = jnp.zeros(len(vectors_BTD), accumulator(vectors_BTD.dtype))
             for target in range(len(kernel_AVD)):
                 logits_BTV = product(

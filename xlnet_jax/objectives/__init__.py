@@ -2,16 +2,16 @@
 
                      plm                  clm        mlm                  mdm
     predicts from    query stream         content    content              content
-    a token sees     what is earlier      the past   all                  all
+    a token sees     earlier tokens       the past   all                  all
                      in any order
     an example is    A SEP B SEP CLS,     text       CLS A SEP B SEP,     text; with positions at
                      or text                         or CLS text SEP      the input CLS text SEP
     likelihood       exact, any order,    exact      pseudo, a call       bound, and exact with
                      in one call                     for each token       a call for each token
 
-A module asks an objective (`Config.objective`) for what it needs, never for its name. So a new one
-is an object here: one of these with some fields changed, or, if its examples are of a new kind,
-with a row of `data.batches.examples.BUILDERS`.
+A module reads the fields of an objective (`Config.objective`), never its name. So a new objective
+is a new object here, such as one of these with some fields changed. If its examples are of a new
+kind, it also needs a row of `data.batches.examples.BUILDERS`.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from xlnet_jax.objectives.objective import Objective, Rules
 
 
 def whole_text_rules(config: Any, where: str = "") -> Rules:
-    """Rules of a segment of fresh text between CLS and SEP, if any, that may all be predicted."""
+    """Returns the rules of fresh text, between CLS and SEP if framed, that may all be targets."""
     data, special = config.data, 2 * config.objective.framed[config.model.member.positions_at_input]
     where = where or f"data.objective={data.objective}"
     fresh, less = data.segment_len - special, f" - {special}" * (special > 0)
@@ -32,7 +32,7 @@ def whole_text_rules(config: Any, where: str = "") -> Rules:
 
 
 def target_rules(config: Any, least: int) -> Rules:
-    """Rules of targets that are predicted from their context; `least` is their smallest number."""
+    """Returns the rules of targets predicted from their context, at least `least` of them."""
     slots, most = config.data.num_predict, (config.data.segment_len - 3) // 2
     return [
         ("data.num_predict", slots >= least, f"must be at least {least}"),
@@ -48,7 +48,7 @@ def target_rules(config: Any, least: int) -> Rules:
 
 
 def masked_rules(config: Any) -> Rules:
-    """Rules of segments without a memory, which have A and B only if objective and member do."""
+    """Returns the rules of segments without memory, with A and B if objective and member permit."""
     data, member, where = (
         config.data,
         config.model.member,
@@ -78,7 +78,9 @@ def masked_rules(config: Any) -> Rules:
 
 
 def length_with_random_b(config: Any, reuse_len: int) -> tuple[int, str]:
-    """Length of the shortest text with a B apart from memory, reuse window, A and B of its row."""
+    """Returns the length of the shortest text with room for a random B outside its row's memory,
+    reuse window, A and B.
+    """
     budget = config.data.segment_len - reuse_len - 3
     return (
         config.model.memory_len + reuse_len + 4 * budget,
@@ -87,7 +89,7 @@ def length_with_random_b(config: Any, reuse_len: int) -> tuple[int, str]:
 
 
 def plm_rules(config: Any) -> Rules:
-    """Rules of segments with A and B, or of other order distributions (`data.batches.orders`)."""
+    """Returns the rules of segments with A and B, or of other orders (`data.batches.orders`)."""
     data, least = config.data, config.data.reuse_len + 5
     if data.factorization_order != "spans":
         return whole_text_rules(config, f"data.factorization_order={data.factorization_order}")
@@ -105,7 +107,7 @@ def plm_rules(config: Any) -> Rules:
 
 
 def mlm_rules(config: Any) -> Rules:
-    """Rules of examples with A and B, or with `data.pairs=none`."""
+    """Returns the rules of examples with A and B, or with `data.pairs=none`."""
     data, special = config.data, 3 - (config.data.pairs == "none")
     fresh = data.segment_len - special
     return [
@@ -133,7 +135,7 @@ def mlm_rules(config: Any) -> Rules:
 
 
 def prefix_rules(config: Any) -> Rules:
-    """Rules of the task `text_to_text`."""
+    """Returns the rules of the task `text_to_text`."""
     most, pieces = config.data.segment_len - 3, config.model.pieces
     return [
         (
@@ -152,7 +154,7 @@ def prefix_rules(config: Any) -> Rules:
         (
             "finetune.beam",
             config.finetune.beam <= pieces,
-            f"is more than model.vocab_size={pieces}: there are not so many first pieces",
+            f"is more than model.vocab_size={pieces}, the number of possible first pieces",
         ),
     ]
 
@@ -182,8 +184,8 @@ CLM = Objective(
 )
 """Causal language modelling (Transformer-XL, GPT-2)."""
 PREFIX = CLM._replace(name="prefix", rules=prefix_rules)
-"""The objective of the task `text_to_text`, and no value of `data.objective`: a source sees all of
-itself.
+"""Objective of the task `text_to_text`, where each token of a source sees the whole source. It is
+no value of `data.objective`.
 """
 MLM = Objective(
     "mlm",

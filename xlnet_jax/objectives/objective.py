@@ -16,7 +16,7 @@ class Objective(NamedTuple):
     name: str
     """The value of `data.objective`."""
     rules: Callable[[Any], Rules]
-    """The rules of a `Config` for lengths of examples and for keys that do not go with them."""
+    """Rules of a `Config`: lengths of examples, and keys that conflict with the objective."""
     shortest: Callable[[Any], tuple[int, str]]
     """The number of tokens of the shortest text for a `Config`, and the reason."""
     examples: str = "permuted"
@@ -26,22 +26,23 @@ class Objective(NamedTuple):
     `data.factorization_order`.
     """
     causal: bool = False
-    """Whether every token is predicted from the tokens before it, by the last of them. Held-out
-    text is then read in long streams, and a perplexity is the perplexity of a language model.
+    """Whether every token is predicted from the tokens before it, at the last of these tokens.
+    Held-out text is then read in long streams, and a perplexity is the perplexity of a language
+    model.
     """
     masks: bool = False
-    """Whether unknown tokens stand in the text as MASK. A call then predicts from all other tokens,
-    and an order needs a call for each token.
+    """Whether unknown tokens are MASK in the text. A call then predicts from all other tokens, and
+    the chain rule in one order needs a call for each token.
     """
     framed: tuple[bool, bool] = (False, False)
-    """Whether a text stands between CLS and SEP, for members without and with positions at the
-    input.
+    """Whether a text stands between CLS and SEP: for members without positions at the input, and
+    for members with them.
     """
     whole: bool = False
     """Whether the whole text may be predicted; it then has no A and B."""
     likelihood: str = "exact"
-    """The likelihood by a trained model. exact; pseudo: of each token given all others; bound: a
-    lower bound.
+    """Likelihood of a text under a trained model. exact; pseudo: of each token given all others;
+    bound: a lower bound.
     """
     measures: tuple[str, ...] = ("left_to_right", "half", "pseudo")
     """Its keys of `infer.estimators`."""

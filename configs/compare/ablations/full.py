@@ -1,9 +1,10 @@
-"""XLNet with its parts: memory, spans, both directions.
+"""XLNet with all its parts: memory, spans, both directions.
 
     xlnet-jax train --config=configs/compare/ablations/full.py --config.data.corpus=CORPUS \
       --workdir=RUN
 
-The first of five; docs/comparison.md has the command. Nothing here is published.
+The first of five configurations in this folder; docs/comparison.md has the command. Nothing here is
+published.
 """
 
 from xlnet_jax import config as base

@@ -1,4 +1,4 @@
-"""Masked (BERT's objective on XLNet's network), with the network of `small.py`.
+"""Masked language modelling (BERT's objective), with XLNet's network of `small.py`.
 
     xlnet-jax train --config=configs/compare/objectives/mlm.py --config.data.corpus=CORPUS \
       --workdir=RUN

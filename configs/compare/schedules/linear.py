@@ -3,7 +3,7 @@
     xlnet-jax train --config=configs/compare/schedules/linear.py --config.data.corpus=CORPUS \
       --workdir=RUN
 
-One of four; docs/comparison.md has the command. Nothing here is published.
+One of four schedules; docs/comparison.md has the command. Nothing here is published.
 """
 
 from xlnet_jax import config as base

@@ -1,9 +1,9 @@
-"""`wsd.py`, of which the average of about the last 100 steps is scored.
+"""`wsd.py`, scored with the average of the parameters over about the last 100 steps.
 
     xlnet-jax train --config=configs/compare/schedules/wsd_average.py --config.data.corpus=CORPUS \
       --workdir=RUN
 
-One of four; docs/comparison.md has the command. Nothing here is published.
+One of four schedules; docs/comparison.md has the command. Nothing here is published.
 """
 
 from xlnet_jax import config as base

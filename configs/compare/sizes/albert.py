@@ -1,9 +1,9 @@
-"""ALBERT: words of width 32, and 4 times one wide layer. 1,088,112 parameters.
+"""ALBERT: word embeddings of width 32, and one wide layer applied 4 times: 1,088,112 parameters.
 
     xlnet-jax train --config=configs/compare/sizes/albert.py --config.data.corpus=CORPUS \
       --workdir=RUN
 
-One of four; docs/comparison.md has the command. Nothing here is published.
+One of four networks; docs/comparison.md has the command. Nothing here is published.
 """
 
 from xlnet_jax import config as base

@@ -1,9 +1,9 @@
-"""`unshared.py` with words of width 32, and 4 wider layers: 1,082,496 parameters.
+"""`unshared.py` with word embeddings of width 32, and 4 wider layers: 1,082,496 parameters.
 
     xlnet-jax train --config=configs/compare/sizes/factorised.py --config.data.corpus=CORPUS \
       --workdir=RUN
 
-One of four; docs/comparison.md has the command. Nothing here is published.
+One of four networks; docs/comparison.md has the command. Nothing here is published.
 """
 
 from xlnet_jax import config as base

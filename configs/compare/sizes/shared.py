@@ -1,9 +1,9 @@
-"""`unshared.py` with 4 times one wider layer: 1,086,804 parameters.
+"""`unshared.py` with one wider layer applied 4 times: 1,086,804 parameters.
 
     xlnet-jax train --config=configs/compare/sizes/shared.py --config.data.corpus=CORPUS \
       --workdir=RUN
 
-One of four; docs/comparison.md has the command. Nothing here is published.
+One of four networks; docs/comparison.md has the command. Nothing here is published.
 """
 
 from xlnet_jax import config as base

@@ -1,12 +1,11 @@
-"""ALBERT's network without its two savings: 4 layers of their own, words of the full width.
-1,101,264 parameters.
+"""ALBERT's network without its two savings: 4 layers that share nothing, word embeddings of full
+width. 1,101,264 parameters.
 
     xlnet-jax train --config=configs/compare/sizes/unshared.py --config.data.corpus=CORPUS \
       --workdir=RUN
 
-The first of four with about as many parameters; docs/comparison.md has the command. B always
-follows A.
-Nothing here is published.
+The first of four networks of about the same number of parameters; docs/comparison.md has the
+command. B always follows A. Nothing here is published.
 """
 
 from xlnet_jax import config as base

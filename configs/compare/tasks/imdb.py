@@ -1,4 +1,4 @@
-"""Is a film review positive, from its first 128 pieces: a short fine-tuning of the networks that
+"""Sentiment of a film review, from its first 128 pieces: a short fine-tuning of the networks that
 `compare` trains.
 
     xlnet-jax finetune --config=configs/compare/tasks/imdb.py --config.checkpoint.init_from=RUN \

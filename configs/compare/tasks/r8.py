@@ -1,5 +1,4 @@
-"""Topics of Reuters news, eight of them: a short fine-tuning of the small networks that `compare`
-trains.
+"""Eight topics of Reuters news: a short fine-tuning of the small networks that `compare` trains.
 
     xlnet-jax finetune --config=configs/compare/tasks/r8.py --config.checkpoint.init_from=RUN \
       --workdir=TO

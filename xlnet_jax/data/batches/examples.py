@@ -3,20 +3,20 @@
     plm  [ reuse, R tokens ][ A ][SEP][ B ][SEP][CLS]  T tokens in all, some of them targets
            segment 0          0    0    1    1    2
          [ R = T tokens ]                              with other factorization orders; see `orders`
-    clm  [ R = T tokens ]                              each predicts the one after it, or several
+    clm  [ R = T tokens ]                              each token predicts the next one, or several
     mlm  [CLS][ A ][SEP][ B ][SEP]                     R = T - 3 tokens; the targets are corrupted
          [CLS][ A ][SEP][ B ][SEP][padding]            bert, albert: whole sentences; see
                                                        `whole_sentences`
-         [CLS][ R = T - 2 tokens ][SEP]                data.pairs=none (roberta): across sentences,
-                                                       documents
-    mdm  [ R = T tokens ]                              any number of them is masked
+         [CLS][ R = T - 2 tokens ][SEP]                data.pairs=none (roberta): may cross sentence
+                                                       and document ends
+    mdm  [ R = T tokens ]                              a random number of them is masked
          [CLS][ R = T - 2 tokens ][SEP]                bert, albert, roberta
 
-In `plm` A starts right after the reuse window. The window and the rest have separate targets and
-separate factorisation orders, and the first half never sees the second. In `mlm` of XLNet's network
-A and B are the window itself. The objectives differ only in the ranks of the positions and in the
-tokens fed at the targets: the model gets the same Batch type. All rows of a batch are built
-together, in numpy.
+In `plm` A starts right after the reuse window. The reuse window (first half) and the rest (second
+half) have separate targets and factorisation orders, and the first half never sees the second. In
+`mlm` with XLNet's network, A and a B that follows A fill the window. The objectives differ only in
+the ranks of the positions and in the tokens fed at the targets: all use the same Batch type. All
+rows of a batch are built together, in numpy.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ Targets").
 
 
 def layout(data: DataConfig, memory_len: int) -> SegmentLayout:
-    """The lengths of an example of `plm`. Targets are divided between its two parts in proportion
-    to their lengths.
+    """Returns the lengths of an example of `plm`. Targets are divided between the two halves in
+    proportion to their lengths.
     """
     second = data.num_predict * (data.segment_len - data.reuse_len) // data.segment_len
     return SegmentLayout(
@@ -80,8 +80,8 @@ class ExampleBuilder(NamedTuple):
     def draws(
         self, where: Windows, rows: np.ndarray, *needs: int, fresh: int = 0
     ) -> list[np.ndarray]:
-        """Uniform draws per row: an array for each of `needs`, and one of `fresh` draws, which are
-        new even where an example is repeated (`compat`).
+        """Returns uniform draws per row: an array for each of `needs`, and an array of `fresh`
+        draws, the only draws that differ when an example is repeated (`compat`).
         """
         seed, fixed = self.config.seeds.data, sum(needs)
         draws = uniforms(seed, self.name, self.step, rows, fixed + fresh)
@@ -90,7 +90,7 @@ class ExampleBuilder(NamedTuple):
         return np.split(draws, np.cumsum(needs, dtype=int), axis=1)
 
     def draws_needed(self, length: int) -> int:
-        """The number of draws that `targets` takes for `length` positions."""
+        """Returns the number of draws that `targets` takes for `length` positions."""
         return spans.draws_needed(
             length, self.config.data.mask_group_size, self.config.data.masks_per_group
         )
@@ -100,8 +100,8 @@ class ExampleBuilder(NamedTuple):
     ) -> np.ndarray:
         """Chooses up to `goal` targets in each row, bool [B, N]."""
         data = self.config.data
-        # Words exist only in the text's own order: reversed rows are flipped to find spans, and
-        # flipped back.
+        # Words can be found only in forward text, so reversed rows are flipped to choose spans and
+        # then flipped back.
         turned_B1 = direction_B[:, None] < 0
         natural = np.where(turned_B1, tokens_BN[:, ::-1], tokens_BN)
         text_only = _is_text(natural, self.tokenizer.special)
@@ -121,7 +121,7 @@ class ExampleBuilder(NamedTuple):
 
 
 def _is_text(tokens: np.ndarray, special: SpecialIds) -> np.ndarray:
-    """Whether each token is neither SEP nor CLS, which are no targets: bool."""
+    """Whether each token is text, not SEP or CLS, and so may be a target: bool."""
     return (tokens != special.sep) & (tokens != special.cls)
 
 
@@ -132,11 +132,11 @@ def ranks(
     draws_BT: np.ndarray,
     special: SpecialIds,
 ) -> np.ndarray:
-    """The factorisation order, int32 [B, T]: -1 for context, and a random place in their half for
-    targets, SEP and CLS.
+    """Returns the factorisation order, int32 [B, T]: -1 for context, and a random place in their
+    half for targets, SEP and CLS.
 
-    The ranks of the second half are R + 1 higher, so that it sees all of the first half, which sees
-    none of it (`_local_perm` of the original with perm_size = the length of a half).
+    The ranks of the second half are R + 1 higher: it sees all of the first half, and the first half
+    sees none of it (`_local_perm` of the original with perm_size = the length of a half).
     """
     order_BT = np.concatenate(
         [
@@ -174,7 +174,7 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
         return _ordered(builder, where, rows)
     data, shape = config.data, layout(config.data, config.model.memory_len)
     T, R = shape.segment_len, shape.reuse_len
-    # The factorisation order is always new.
+    # The factorisation order is new also when an example is repeated.
     pair_draws, first_draws, second_draws, order_draws = builder.draws(
         where, rows, 4, builder.draws_needed(R), builder.draws_needed(T - R), fresh=T
     )
@@ -204,8 +204,8 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
 
 
 def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
-    """A segment that is ranked as a whole. All of it enters the memory, and no other step reads
-    it.
+    """Builds segments that are ranked as a whole. All of a segment enters the memory, and no other
+    step reads its text.
     """
     data = builder.config.data
     T, distribution = data.segment_len, orders.DISTRIBUTIONS[data.factorization_order]
@@ -217,8 +217,8 @@ def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch
 
 
 def _diffused(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
-    """Masked diffusion: the distribution `uniform`, without an order. n of the R tokens are MASK, n
-    uniform from 1 to R.
+    """Builds examples of masked diffusion, with the unknown positions of the distribution `uniform`
+    but no order: n of the R tokens are MASK, with n uniform from 1 to R.
     """
     data, special = builder.config.data, builder.tokenizer.special
     text_BR, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, data.reuse_len)
@@ -270,7 +270,7 @@ def _two_segments(
     look_ahead: int,
     draws_B4: np.ndarray,
 ) -> tuple[Pairs, np.ndarray, np.ndarray]:
-    """Reads [ reuse ][ A ][SEP][ B ][SEP]: A and B, all tokens, and the segment of each token."""
+    """Reads [ reuse ][ A ][SEP][ B ][SEP]. Returns A and B, all tokens, each token's segment."""
     R, budget = shape.reuse_len, shape.budget
     tokens_BX, starts_BX = read_in_order(
         builder.text, where.cursor_B, where.direction_B, R + budget + look_ahead
@@ -297,8 +297,8 @@ def _two_segments(
 
 
 def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
-    """[CLS] A [SEP] B [SEP] and padding, or [CLS] A [SEP] without a B. With data.pairs=none A is
-    the whole window.
+    """Builds [CLS] A [SEP] B [SEP] and padding, or [CLS] A [SEP] without a B. With data.pairs=none
+    A is the whole window.
     """
     data, special, B = builder.config.data, builder.tokenizer.special, len(rows)
     T, R = data.segment_len, data.reuse_len
@@ -361,11 +361,11 @@ def _causal(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
 def _auxiliary(
     builder: ExampleBuilder, tokens_BN: np.ndarray, exists_B: np.ndarray
 ) -> Auxiliary | None:
-    """Targets and weights of training's losses of lower layers and further tokens. As data they are
-    functions of the step.
+    """Returns targets and weights of the training losses of lower layers and further tokens. Like
+    all data they are functions of the step.
 
-    Layer l of n has a loss until l / (2n) of the training: the lowest stops first, and after half
-    of it only the last layer goes on.
+    Layer l of n has a loss in the first l / (2n) of the training steps: the lowest layer loses it
+    first, and after half of the training only the last layer has a loss.
     """
     model, data, steps = builder.config.model, builder.config.data, builder.config.train.steps
     ahead, n = data.multi_token_prediction, model.layers
@@ -414,8 +414,8 @@ def _batch(
     summary: int,
     pairs: Pairs | None = None,
 ) -> Batch:
-    """The Batch that predicts the tokens at up to `slots` targets; without pairs no label has a
-    weight.
+    """Returns the Batch that predicts the tokens at up to `slots` targets; without pairs no label
+    has a weight.
     """
     # A stable sort of "is not a target" moves the positions of the targets to the front, ascending.
     position_BP = np.argsort(~target_BT, axis=1, kind="stable")[:, :slots]

@@ -2,7 +2,7 @@
 alone.
 
 A loader is a random-access Grain dataset whose element i is one whole dispatch (K stacked batches).
-It has no state to save: a resumed run opens it at the step it has reached. Threads, worker
+It has no state to save: a resumed run opens it at the run's current step. Threads, worker
 processes and prefetch depth change when a batch is built, never its content.
 """
 
@@ -57,13 +57,13 @@ class TrainingData(Protocol):
         ...
 
     def stream(self, config: Config) -> Stream:
-        """The windows that the rows of each step read, and of which corpus."""
+        """Returns the stream: which windows of which corpus the rows of each step read."""
         ...
 
     def build(
         self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
     ) -> Any:
-        """The batch that `where` describes: a pytree of numpy arrays with rows first."""
+        """Builds the batch that `where` describes: a pytree of numpy arrays with rows first."""
         ...
 
 
@@ -101,7 +101,7 @@ class TrainDispatches:
         return -(-self.stop // size) - self.start // size if self.stop > self.start else 0
 
     def steps(self, index: int) -> range:
-        """The steps of dispatch number `index`."""
+        """Returns the steps of dispatch number `index`."""
         size = self.config.train.steps_per_dispatch
         first = (self.start // size + index) * size
         return range(max(first, self.start), min(first + size, self.stop))
@@ -121,9 +121,9 @@ class HeldoutDispatches:
     """The dispatches of an evaluation: windows of `batch_size` rows. (window, block) is the key of
     every draw.
 
-    A dispatch has whole blocks, or up to `SEGMENTS` segments of streams, whose memory is carried to
-    the next dispatch. The rows of a group end before the next group starts. This host feeds `rows`
-    of each group.
+    A dispatch has whole blocks, or up to `SEGMENTS` segments of each stream; the memory of streams
+    is carried to the next dispatch. Each group of `batch_size` rows ends before the next group
+    starts. This host feeds `rows` of each group.
     """
 
     mixture: Mixture
@@ -152,7 +152,7 @@ class HeldoutDispatches:
         return len(self.parts)
 
     def corpus_of(self, index: int) -> np.ndarray:
-        """The corpus of every row of a dispatch, int [batch_size]; -1 past the end."""
+        """Returns the corpus of every row of a dispatch, int [batch_size]; -1 past the end."""
         corpus = self.reading.rows_S3[self.parts[index][0] :][: self.batch_size, 0]
         return np.pad(corpus, (0, self.batch_size - len(corpus)), constant_values=-1)
 
@@ -166,7 +166,8 @@ class HeldoutDispatches:
                 self.config, where, name="heldout", step=window, rows=where.block_B
             )
             if self.config.objective.causal:
-                # The text is a circle: the last segment reads past its end, to its start.
+                # Text wraps around, so the last segment reads past its end: targets there get
+                # weight 0.
                 targets_B = np.array(self.reading.tokens)[where.corpus_B] - 1 - where.cursor_B
                 weights_BP = batch.target_weights * (batch.target_positions < targets_B[:, None])
                 batch = dataclasses.replace(batch, target_weights=weights_BP)
@@ -175,8 +176,8 @@ class HeldoutDispatches:
 
 
 def start_worker(*_: int) -> None:
-    """Makes a worker ignore signals to the whole process group: the trainer needs it until it has
-    saved.
+    """Makes a worker ignore signals to the whole process group, because the trainer needs its
+    workers until it has saved a checkpoint.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -184,7 +185,7 @@ def start_worker(*_: int) -> None:
 
 
 def kill_workers() -> None:
-    """Kills the workers when the process ends: they ignore the SIGTERM of multiprocessing."""
+    """Kills the workers when the process ends, because they ignore multiprocessing's SIGTERM."""
     for worker in multiprocessing.active_children():
         worker.kill()
 
@@ -198,7 +199,7 @@ def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, N
     data = config.data
     workers = data.workers if data.workers >= 0 else min(8, cores() // 4)
     if not isinstance(dispatches, TrainDispatches):
-        workers = 0  # starting processes for every evaluation takes longer than they save
+        workers = 0  # starting workers for every evaluation would cost more time than they save
     dataset = grain.MapDataset.range(len(dispatches)).map(dispatches)
     if not workers:
         options = grain.ReadOptions(
@@ -207,7 +208,7 @@ def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, N
         yield from dataset.to_iter_dataset(options)
         return
     if not flags.FLAGS.is_parsed():
-        # Grain's workers read a flag of absl, which does not parse the command line here.
+        # Grain's workers read an absl flag, but absl does not parse the command line here.
         flags.FLAGS.mark_as_parsed()
     atexit.register(kill_workers)
     options = grain.MultiprocessingOptions(
@@ -218,8 +219,8 @@ def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, N
             options, start_worker
         )
     except (RuntimeError, OSError) as error:
-        # If /dev/shm refuses, a semaphore gets an error, and a worker that writes a batch gets
-        # SIGBUS.
+        # If /dev/shm cannot be written, creating a semaphore raises an OSError, and a worker that
+        # writes a batch gets SIGBUS.
         refused = getattr(error, "errno", None) in (errno.ENOSPC, errno.EROFS, errno.ENOSYS)
         if refused or f"exit code -{signal.SIGBUS:d}." in str(error):
             raise BadInput(

@@ -23,7 +23,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
 
 PAGE_CACHE_BYTES = 256_000_000
-"""Limit for the decoded pages that a process keeps, over all corpora."""
+"""Maximum bytes of decoded pages that a process keeps in memory, for all corpora together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Mixture:
 
     @property
     def sha256(self) -> str:
-        """The hash of the corpus, or of several corpora the hash of their hashes in order."""
+        """The hash of the corpus; for several corpora, the hash of their hashes in order."""
         first, *others = hashes = [corpus.sha256 for corpus in self.corpora]
         return hashlib.sha256(json.dumps(hashes).encode()).hexdigest() if others else first
 
@@ -69,7 +69,7 @@ class Mixture:
             examples.check_length(corpus, config, name)
 
     def stream(self, config: Config) -> Stream:
-        """The training stream."""
+        """Returns the training stream."""
         data = config.data
         static, rows_per_block = compat.blocks(config.compat)
         blocks = tuple(
@@ -88,8 +88,8 @@ class Mixture:
         return Stream(blocks, data.bidirectional, cycle, rows_per_block)
 
     def single_pass(self, config: Config, streams: int = 0, limit: int = 0) -> SinglePass:
-        """All text once, or `limit` blocks of every corpus. A left-to-right model reads each corpus
-        in `streams` rows, by default at most as many as in training.
+        """Returns a pass over all text, or over `limit` blocks of every corpus. A left-to-right
+        model reads each corpus in `streams` rows; 0 = at most `train.batch_size` rows.
         """
         data, tokens = config.data, tuple(corpus.tokens for corpus in self.corpora)
         windows = limit * data.windows_per_block
@@ -103,7 +103,7 @@ class Mixture:
     def build(
         self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
     ) -> Batch:
-        """The Batch that `where` describes; see `examples.build`."""
+        """Builds the Batch that `where` describes; see `examples.build`."""
         order = [np.flatnonzero(where.corpus_B == number) for number in range(len(self.corpora))]
         parts = [
             examples.build(
@@ -129,7 +129,7 @@ def open_mixture(
     """Opens a split of every corpus in `data.corpus` and checks that they are compatible.
 
     Args:
-      weighted: whether `data.weights` apply; not in an evaluation, whose corpora may be others.
+      weighted: whether `data.weights` apply; False in an evaluation, which may have other corpora.
       opened: the other split of the same corpora, if it is open; see `Corpus`.
 
     Raises BadInput: there is no corpus, one is damaged, or they do not fit the model, the weights
@@ -175,7 +175,7 @@ def open_mixture(
         if part.weights and len(part.weight_list()) != len(corpora):
             raise BadInput(
                 f"data.weights={part.weights} has {quantity(len(part.weight_list()), 'number')} "
-                f"for {len(corpora)} corpora; give one each"
+                f"for {len(corpora)} corpora; give one per corpus"
             )
     lengths = {part.reuse_len * part.windows_per_block for part in parts}
     cycle = from_weights(weights or [corpus.tokens for corpus in corpora])
@@ -183,7 +183,7 @@ def open_mixture(
 
 
 def _names(paths: list[str]) -> tuple[str, ...]:
-    """The base names of the folders; the full path where two base names are equal."""
+    """Returns the base names of the folders; the full path where two base names are equal."""
     names = [os.path.basename(path.rstrip("/")) for path in paths]
     return tuple(
         name if names.count(name) == 1 else path for name, path in zip(names, paths, strict=True)

@@ -3,19 +3,19 @@
 
     spans         XLNet's own: short spans of an example of two halves, A and B, in a random order
                   of each half
-    uniform       the unknown positions in a random order: any-order models are asked for every
-                  split of a text
-    left_within   in reading order: a random set with one order of its own (Shih et al. 2022, arXiv
-                  2205.13554)
+    uniform       the unknown positions in a random order, for models that predict any part of a
+                  text from the rest
+    left_within   the unknown positions in reading order, so each random set has only one order
+                  (Shih et al. 2022, arXiv 2205.13554)
 
-`spans` has its targets in the module `spans` and its ranks in `examples.ranks`. With the others a
-row is one block, ranked as a whole. Of its T positions n are unknown: n is uniform from 1 to T, and
-the places are random. The others are context, of rank -1, which sees context only; unknown
-positions have the ranks 0 to n - 1.
+The targets of `spans` come from the module `spans`, its ranks from `examples.ranks`. With the other
+distributions a row is ranked as a whole. Of its T positions n are unknown: n is uniform from 1 to
+T, and the places are random. The other positions are context: they have rank -1 and see context
+only. Unknown positions have the ranks 0 to n - 1.
 
-Reading order in a reversed row is from the end of its text to the start. Distances are those of the
-text in both directions, so inside a segment such a row is a forward text whose unknown positions
-come from right to left; what follows the text is in its memory.
+In a reversed row the reading order goes from the end of the text to its start. Relative distances
+are always those in the text. So inside a segment a reversed row equals a forward text whose unknown
+positions are predicted from right to left. Its memory holds the text after it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ import numpy as np
 from xlnet_jax.config import DataConfig
 
 Beyond = Callable[[DataConfig, Sequence[np.ndarray], str | Sequence[int]], list[str]]
-"""Names the parts of a question that training has not taught. Arguments: the settings of the
-training, the known positions of each segment, bool [N], and the order of the unknown ones, a name
-or positions.
+"""Function that names the properties of a question that training did not have. Arguments: the
+training's data settings, the known positions of each segment, bool [N], and the order of the
+unknown positions, a name or a list of positions.
 """
 
 
@@ -39,10 +39,10 @@ class OrderDistribution(NamedTuple):
     examples.
 
     Attributes:
-      order: the ranks of the unknown positions, int [B, T], from their places in a random order of
-        all positions, int [B, T], and which are unknown, bool [B, T]. None: an example is not
-        ranked as a whole (`spans`).
-      beyond: the warnings about a question.
+      order: function that returns the ranks of the unknown positions, int [B, T]. Arguments: the
+        places in a random order of all positions, int [B, T], and which positions are unknown, bool
+        [B, T]. None: an example is not ranked as a whole (`spans`).
+      beyond: function that returns the warnings about a question.
     """
 
     order: Callable[[np.ndarray, np.ndarray], np.ndarray] | None
@@ -54,19 +54,19 @@ class OrderDistribution(NamedTuple):
         return self.order is not None
 
     def layout(self, segment_len: int) -> tuple[int, int]:
-        """The numbers of fresh tokens and target slots of a row; for `spans` the published
+        """Returns the numbers of fresh tokens and target slots of a row; for `spans` the published
         shares.
         """
         return (segment_len, segment_len) if self.whole else (segment_len // 2, segment_len // 6)
 
     def ranks(self, draws_BX: np.ndarray) -> np.ndarray:
-        """The ranks of rows that are ranked as a whole, int32 [B, T], -1 for known positions; from
-        X = 1 + T draws that are uniform in [0, 1).
+        """Ranks the positions of whole rows, int32 [B, T], -1 for known positions, from X = 1 + T
+        draws that are uniform in [0, 1).
         """
         assert self.order is not None
         T = draws_BX.shape[1] - 1
         unknown_B1 = 1 + (draws_BX[:, :1] * T).astype(int)
-        # The first n of a random order of all positions: a random set in a random order.
+        # The first n positions of a random order are a random set in a random order.
         place_BT = np.argsort(np.argsort(draws_BX[:, 1:], axis=1), axis=1)
         unknown_BT = place_BT < unknown_B1
         return np.where(unknown_BT, self.order(place_BT, unknown_BT), -1).astype(np.int32)
@@ -75,10 +75,10 @@ class OrderDistribution(NamedTuple):
 def _beyond_spans(
     data: DataConfig, known: Sequence[np.ndarray], order: str | Sequence[int]
 ) -> list[str]:
-    """Reports far more unknown positions than targets in training, and known text farther right of
-    an unknown position than half a segment: a target of the first half sees nothing of the second.
-    (A reversed row sees more text on its right, but its memory is there too; here it is on the
-    left.)
+    """Reports far more unknown positions than targets in training, and known text more than half a
+    segment to the right of an unknown position: in training a target of the first half sees nothing
+    of the second. (A reversed row sees more text on its right, but its memory is on the right too;
+    the memory of a question is on the left.)
     """
     share = max((1 - np.mean(known_N) for known_N in known), default=0.0)
     trained = data.num_predict / data.segment_len
@@ -97,7 +97,7 @@ def _beyond_spans(
 
 
 def _right(known_N: np.ndarray) -> int:
-    """The largest distance from an unknown position to a known position on its right, or 0."""
+    """Returns the largest distance from an unknown to a known position on its right, or 0."""
     distance = np.flatnonzero(known_N)[-1:] - np.flatnonzero(~known_N)[:1]
     return int(distance.max(initial=0))
 
@@ -105,7 +105,7 @@ def _right(known_N: np.ndarray) -> int:
 def _beyond_left_within(
     data: DataConfig, known: Sequence[np.ndarray], order: str | Sequence[int]
 ) -> list[str]:
-    """Reports another order than from left to right or, if training had reversed rows, back."""
+    """Reports any order except `left` and, if training had reversed rows, `reversed`."""
     name, both = order if isinstance(order, str) else "given", data.bidirectional
     taught = name == "left" or (both and name == "reversed")
     if not isinstance(order, str):

@@ -3,12 +3,12 @@
 A starts at the row's position in the text. B is the text that follows A (label 1), or, depending on
 `data.pairs`,
 
-    next     text from elsewhere in the corpus that does not overlap this row's own window,
-             look-ahead and memory (`_split_a_and_b` of the original, which drew it from the same
-             range of text, with overlaps): label 0
+    next     text from elsewhere in the corpus, label 0; it does not overlap this row's own window,
+             look-ahead and memory (`_split_a_and_b` of the original draws B from the same range of
+             text, with overlaps)
     order    the text that follows, with A and B swapped: label 0 (ALBERT's sentence order)
 
-Both end at the end of a sentence, and are cut to the budget of the example.
+A and B end at the end of a sentence, and are then cut to the budget of the example.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SegmentLayout(NamedTuple):
     first_goal: int
     """Number of targets in the reuse window: 43 of 85 in the published layout."""
     second_goal: int
-    """Number of targets behind the reuse window."""
+    """Number of targets after the reuse window."""
 
     @property
     def budget(self) -> int:
@@ -56,16 +56,16 @@ class Pairs(NamedTuple):
     follows_B: np.ndarray
     """bool: whether B is the text after A."""
     labelled_B: np.ndarray
-    """bool: whether the label was chosen; otherwise it means nothing."""
+    """bool: whether the label was chosen; if False, `follows_B` has no meaning."""
 
 
 def read_in_order(
     text: Corpus, cursor_B: np.ndarray, direction_B: np.ndarray, length: int
 ) -> tuple:
-    """Reads text from each cursor on in reading order: the tokens, and bool, whether a sentence
-    starts there.
+    """Reads text from each cursor on in reading order. Returns the tokens, and whether a sentence
+    starts at each, bool.
 
-    Reversed, a sentence starts with its last token, which stands before the next sentence.
+    In a reversed row a sentence starts with its last token, the token before the next sentence.
     """
     reversed_B1 = direction_B[:, None] < 0
     tokens_BN, starts_BN = text.read(
@@ -90,9 +90,9 @@ def choose_pairs(
 
     Args:
       ahead_BX: tokens from the start of A on in reading order, at least the budget. With
-        budget + budget // 2 of them B ends at the end of a sentence: a B longer than that would be
-        cut to the same length.
-      starts_BX: bool, the sentence starts among them.
+        budget + budget // 2 tokens B ends at the end of a sentence, or is cut to the same length as
+        any longer B.
+      starts_BX: bool, whether a sentence starts at each of these tokens.
     """
     tot, (B, X) = shape.budget, ahead_BX.shape
     columns = np.arange(X)
@@ -110,14 +110,14 @@ def choose_pairs(
             text, where.take(rows), shape, tot - a_end_B[rows], draws_B4[rows, 2]
         )
 
-    # Both are cut to the budget: always the longer segment, B at a tie.
+    # A and B are cut to the budget: the longer segment (B at a tie) loses tokens.
     a_len_B = np.minimum(a_end_B, np.maximum(tot - (b_end_B - b_begin_B), -(-tot // 2)))
     a_len_B1, place_BY = a_len_B[:, None], np.arange(tot)[None, :]
     from_b_BY = place_BY - a_len_B1 + b_begin_B[:, None]
     in_a_BY = place_BY < a_len_B1
     following_BY = spans.at(ahead_BX, np.where(in_a_BY, place_BY, np.minimum(from_b_BY, X - 1)))
     if data.pairs == "order":
-        # Text without a sentence start within the budget is all A, in either order.
+        # Text without a sentence start within the budget is A alone, and is not swapped.
         swapped_B1 = ~follows_B[:, None] & (a_len_B1 < tot)
         swapped_BY = spans.at(following_BY, (place_BY + a_len_B1) % tot)
         return Pairs(
@@ -134,18 +134,20 @@ def choose_pairs(
 def _elsewhere(
     text: Corpus, where: Windows, shape: SegmentLayout, wanted_R: np.ndarray, draws_R: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Text for a random B of R rows, int [R, 3 budgets], and where B begins and ends in it."""
+    """Reads text for a random B of R rows, int [R, 3 budgets], and finds where B begins and
+    ends in it.
+    """
     tot = shape.budget
-    # Distances from the start of A, in reading order around the corpus: [tot, tot + room) does
-    # not overlap the row.
+    # Distances from the start of A in reading order, in a corpus that wraps around: text in
+    # [tot, tot + room) does not overlap the row.
     room = text.tokens - shape.own
     distance_R = tot + (draws_R * (room - 2 * tot + 1)).astype(np.int64)
     ahead_R = shape.reuse_len + distance_R - tot
     tokens, starts = read_in_order(
         text, where.cursor_B + where.direction_B * ahead_R, where.direction_B, 3 * tot
     )
-    # Back to the start of the sentence, but neither into the row's own text nor further than a
-    # budget.
+    # B begins at the start of its sentence, but at most a budget before the drawn place and not
+    # inside the row's own text.
     is_end = starts & (np.arange(3 * tot) >= tot + np.maximum(1, wanted_R)[:, None])
     return (
         tokens,

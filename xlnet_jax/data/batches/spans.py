@@ -1,13 +1,15 @@
-"""Partial prediction: chooses the targets, short spans with alpha / beta times their length of
-context around each.
+"""Partial prediction: chooses short spans as targets, each with context of alpha / beta times its
+length around it.
 
 Along the text: draw a span length n with P(n) proportional to 1/n, reserve alpha / beta times its
-pieces of context, put the span at a uniform position in it (moved right to the next word start),
-and continue after the context. If the text ends before the goal is met, single positions fill the
-rest (`_sample_mask` of the original). Spans are n whole words, and count as n words of mean length;
-the 2019 code takes n pieces from a word start, by an oversight that its authors kept.
+pieces as context, split the context at a uniform position, put the span there (moved right to the
+next word start), and continue after the context. If the text ends before the goal is met, single
+positions fill the rest (`_sample_mask` of the original). A span is n whole words; its context is
+computed for n words of mean length. The 2019 code takes n pieces from a word start, an oversight
+that its authors kept.
 
-`in_random_order` is the distribution of BERT's code and, with spans of several words, of ALBERT's.
+`in_random_order` is the distribution of BERT's code and, with spans of several words, of ALBERT's
+code.
 
 All rows of a batch advance together, one span per iteration.
 """
@@ -18,7 +20,7 @@ import numpy as np
 
 
 def draws_needed(length: int, alpha: int, beta: int) -> int:
-    """Number of uniform draws that `sample` consumes per row."""
+    """Returns the number of uniform draws that `sample` takes per row."""
     return 2 * _most_spans(length, alpha, beta) + length
 
 
@@ -54,8 +56,8 @@ def sample(
     first_BW, before_BN = _words(word_start_BN, max_span)
     eligible_before_BN = before(eligible_BN)
 
-    # Pieces per unit of span length: a mean word of the row. With fewer, the scan would meet its
-    # goal early and the end of the text would have too few targets.
+    # Pieces per unit of span length: the mean word length of the row. With a smaller unit the scan
+    # would meet its goal early, and the end of the text would have too few targets.
     unit_B1 = N / np.maximum(before_BN[:, -1:], 1) if kind == "words" else np.ones((B, 1))
 
     chosen_BN = np.zeros((B, N), bool)
@@ -72,8 +74,8 @@ def sample(
         word_B1 = at(before_BN, np.minimum(cursor_B1 + lead_B1, N))
         begin_B1 = at(first_BW, word_B1)
         if kind == "words":
-            # The longest run of at most n words within the goal; a single word beyond it is
-            # skipped.
+            # Take the longest run of at most n words that fits the rest of the goal. A first word
+            # that does not fit is skipped.
             ends_BS = at(first_BW, word_B1 + np.arange(1, max_span + 1))
             size_BS = at(eligible_before_BN, ends_BS) - at(eligible_before_BN, begin_B1)
             fits_BS = (size_BS <= left_B1) & (np.arange(1, max_span + 1) <= n_B1)
@@ -105,11 +107,12 @@ def in_random_order(
 ) -> np.ndarray:
     """Chooses targets: whole words in random order, bool [B, N], at most `goal_B1` in each row.
 
-    Each word starts a span of up to n words, with P(n) proportional to 1/n. The span is shortened
-    to the words before the end or before a piece that may not be a target, such as SEP, and to the
-    rest of the goal. It is left out if its first word is too long or if it overlaps an earlier
-    span. With `max_span` 1 these are the whole words of Google's `create_masked_lm_predictions`,
-    with 3 the n-grams of ALBERT's code, where a span may go on behind SEP.
+    Each word starts a span of up to n words, with P(n) proportional to 1/n. The span is shortened:
+    it ends before the end of the row, before a piece that may not be a target, such as SEP, and
+    within the rest of the goal. It is left out if its first word is too long or if it overlaps an
+    earlier span. With `max_span` 1 the targets are the whole words of Google's
+    `create_masked_lm_predictions`, with 3 the n-grams of ALBERT's code, except that in ALBERT's
+    code a span may continue after SEP.
 
     Args:
       word_start_BN, eligible_BN: as in `sample`; all pieces of a target's word must be eligible.
@@ -119,7 +122,7 @@ def in_random_order(
     order_BN, length_BN = np.split(draws_BX, 2, axis=1)
     first_BW, before_BN = _words(word_start_BN, max_span)
     length_BN, ahead_S = _lengths(length_BN, max_span), np.arange(max_span)
-    # Pieces before the first word belong to none.
+    # Pieces before the first word belong to no word.
     barred_BW = np.arange(N + max_span) >= before_BN[:, -1:]
     row_BN, word_BN = np.indices((B, N))[0], before_BN[:, 1:] - 1
     barred_BN = ~eligible_BN & (word_BN >= 0)
@@ -141,31 +144,31 @@ def in_random_order(
 
 
 def at(table: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """The entries of each row at its indices."""
+    """Returns the entries of each row at its indices."""
     return np.take_along_axis(table, index, axis=1)
 
 
 def before(flags_BN: np.ndarray) -> np.ndarray:
-    """The number of set flags before each of the positions 0 to N: int64 [B, N + 1]."""
+    """Counts the set flags before each of the positions 0 to N: int64 [B, N + 1]."""
     return np.pad(np.cumsum(flags_BN, axis=1), ((0, 0), (1, 0)))
 
 
 def first_true(flags_BN: np.ndarray, none: int | np.ndarray) -> np.ndarray:
-    """The first position in each row whose flag is set, int64 [B], or `none`."""
+    """Returns the first position in each row whose flag is set, int64 [B], or `none`."""
     return np.where(flags_BN.any(axis=1), flags_BN.argmax(axis=1), none)
 
 
 def drawn_true(flags_BN: np.ndarray, draws_B: np.ndarray, none_B: np.ndarray) -> np.ndarray:
-    """A position of each row whose flag is set, by draws uniform in [0, 1), int64 [B]; `none_B` in
-    a row without flags.
+    """Chooses a position with a set flag in each row, int64 [B], by draws uniform in [0, 1);
+    `none_B` in a row without set flags.
     """
     nth_B1 = 1 + (draws_B * flags_BN.sum(axis=1)).astype(int)[:, None]
     return first_true(flags_BN & (np.cumsum(flags_BN, axis=1) == nth_B1), none_B)
 
 
 def start_before(starts_BX: np.ndarray, place: int, most_B: np.ndarray) -> np.ndarray:
-    """The last start of a sentence from `place - most_B` to `place`, or if there is none
-    `place - most_B`, at least 0: int64 [B].
+    """Returns the last start of a sentence from L = max(0, `place - most_B`) to `place`, or L if
+    no sentence starts there: int64 [B].
     """
     columns, lowest_B1 = np.arange(place + 1), np.maximum(0, place - most_B)[:, None]
     is_start = (starts_BX[:, : place + 1] | (columns == lowest_B1)) & (columns >= lowest_B1)
@@ -173,14 +176,14 @@ def start_before(starts_BX: np.ndarray, place: int, most_B: np.ndarray) -> np.nd
 
 
 def _lengths(draws: np.ndarray, max_span: int) -> np.ndarray:
-    """Span lengths n from 1 to `max_span`, with P(n) proportional to 1/n."""
+    """Returns span lengths n from 1 to `max_span`, with P(n) proportional to 1/n."""
     cumulative = np.cumsum(1.0 / np.arange(1, max_span + 1))
     return 1 + np.searchsorted(cumulative / cumulative[-1], draws, side="right")
 
 
 def _words(word_start_BN: np.ndarray, max_span: int) -> tuple[np.ndarray, np.ndarray]:
-    """The start of each word, N past the last word, int [B, N + max_span + 1]; and the number of
-    words that start before each of the positions 0 to N.
+    """Returns the start of each word, int [B, N + max_span + 1], N past the last word; and the
+    number of words that start before each of the positions 0 to N.
     """
     N = word_start_BN.shape[1]
     first_BW = np.sort(np.where(word_start_BN, np.arange(N), N), axis=1)

@@ -1,7 +1,7 @@
 """Data as a function of the step: the text that each row of each step reads, and every random draw.
 
 A corpus is one long run of tokens. A *block* is W consecutive windows of R fresh tokens. With B
-rows, the row reads
+rows, each row reads
 
     number = first + ((step - start) // W) * B + row
     epoch  = number // N
@@ -35,22 +35,22 @@ SHUFFLE_ROUNDS = 4
 GOLDEN_SECTION = (5**0.5 - 1) / 2
 
 FULL_LENGTHS = 10
-"""Least length of a held-out stream by default, in lengths of memory and segment together: less
-than a tenth of its tokens are predicted with a memory that is not full yet.
+"""Default minimum length of a held-out stream, in units of memory plus segment length: less than a
+tenth of its tokens are predicted before the memory is full.
 """
 
 
 class PlanEntry(NamedTuple):
-    """From `step` on, rows read blocks from number `block` on, `batch_size` at a time. JSON has it
-    as a list.
+    """From `step` on, rows read blocks from number `block` on, `batch_size` at a time. In JSON an
+    entry is a list.
     """
 
     step: int
     block: int
     batch_size: int
     read: tuple[int, ...] = ()
-    """Tokens of each corpus that earlier phases read, where the numbers begin: all tokens of whole
-    epochs, and the whole blocks of the last epoch.
+    """Tokens of each corpus that earlier phases read: all tokens of whole epochs, and all tokens of
+    the begun blocks of the last epoch. The block numbers continue from there.
     """
 
 
@@ -58,7 +58,7 @@ Plan = tuple[PlanEntry, ...]
 
 
 def to_json(plan: Plan) -> list[list[Any]]:
-    """The plan as a checkpoint holds it: three numbers an entry, and `read` after a phase."""
+    """Returns the plan for a checkpoint: three numbers per entry, and `read` after a phase."""
     return [[*entry[:3], *([[*entry.read]] if entry.read else [])] for entry in plan]
 
 
@@ -70,11 +70,12 @@ def from_json(plan: Sequence[Sequence[Any]]) -> Plan:
 def extend_plan(
     plan: Plan, step: int, batch_size: int, windows_per_block: int, rows_per_block: int = 1
 ) -> Plan:
-    """The plan of a run that resumes at `step` with `batch_size`; unchanged if the batch size is.
+    """Returns the plan of a run that resumes at `step` with `batch_size`, the same plan if the
+    batch size did not change.
 
-    At a multiple of W steps after the entry's start nothing is lost; elsewhere each row drops the
-    rest of its block, at most W - 1 windows, and its memory is emptied. `rows_per_block` is 2 if
-    each block is read in both directions at once.
+    At a multiple of W steps after the last entry no text is lost. At any other step each row drops
+    the rest of its block, at most W - 1 windows, and its memory is emptied. `rows_per_block` is 2
+    if each block is read in both directions at once.
     """
     if not plan:
         return (PlanEntry(step, 0, batch_size),)
@@ -87,10 +88,10 @@ def extend_plan(
 
 
 def enter_phase(plan: Plan, step: int, batch_size: int, before: Stream, after: Stream) -> Plan:
-    """The plan of a run that reads from the stream `after` from `step` on; unchanged if both
-    streams are equal.
+    """Returns the plan of a run that reads the stream `after` from `step` on, the same plan if
+    streams and batch sizes are equal.
 
-    A row leaves the rest of its block, and the next block starts where all begun ones end: no text
+    Each row drops the rest of its block, and the next blocks start after all begun blocks: no text
     of an epoch is read twice, and each row leaves out at most one block.
     """
     if before == after and batch_size == plan[-1].batch_size:
@@ -99,15 +100,15 @@ def enter_phase(plan: Plan, step: int, batch_size: int, before: Stream, after: S
 
 
 def current(plan: Plan, step: int) -> PlanEntry:
-    """The newest entry at or before `step`."""
+    """Returns the newest entry at or before `step`."""
     return next(entry for entry in reversed(plan) if entry.step <= step)
 
 
 def uniforms(seed: int, name: str, step: int, rows: np.ndarray, count: int) -> np.ndarray:
-    """`count` uniform draws in [0, 1) for each row, float64 [B, count].
+    """Returns `count` uniform draws in [0, 1) for each row, float64 [B, count].
 
     Counter-based (Philox): the key is (seed, name), the counter (step, row), so a row's draws do
-    not depend on which other rows are drawn, by whom, or when.
+    not depend on other rows, on the host or on time.
     """
     stream = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     return np.stack(
@@ -126,7 +127,7 @@ class Windows(NamedTuple):
     """
 
     cursor_B: np.ndarray
-    """int64: first token of the reuse window in reading order; a reversed row reads downwards from
+    """int64: first token of the reuse window in reading order; a reversed row reads backwards from
     it.
     """
     direction_B: np.ndarray
@@ -140,12 +141,12 @@ class Windows(NamedTuple):
     block_B: np.ndarray
     """int64: index of the block in its corpus."""
     epoch_B: np.ndarray
-    """int64: how often the corpus has been read before."""
+    """int64: number of earlier epochs of the corpus."""
     window: int
     """Index of the window in the block, in reading order."""
 
     def take(self, rows: np.ndarray) -> Windows:
-        """The windows of a subset of the rows."""
+        """Returns the windows of a subset of the rows."""
         return self._replace(
             **{name: x[rows] for name, x in self._asdict().items() if name.endswith("_B")}
         )
@@ -153,9 +154,10 @@ class Windows(NamedTuple):
 
 @functools.lru_cache(1 << 16)
 def _shuffled(seed: int, epoch: int, index: int, size: int) -> int:
-    """The number at `index` of a permutation of `range(size)`; each epoch has another permutation.
+    """Returns the number at `index` of a permutation of `range(size)`; epochs have different
+    permutations.
 
-    Cached, because Grain draws until a number is in the range: with a few blocks a call takes
+    Cached, because Grain redraws until a number is in the range: with few blocks a call takes
     milliseconds.
     """
     of_epoch = int.from_bytes(
@@ -173,13 +175,13 @@ class ShuffledBlocks(NamedTuple):
     windows_per_block: int
     seed: int
     static: bool = False
-    """Whether every epoch has the same blocks; otherwise each leaves out another part of the
-    text.
+    """Whether every epoch has the same blocks; otherwise each epoch leaves out a different part of
+    the text.
     """
     shuffle_len: int = 0
     """Number of tokens in whole blocks that stay together; 0 = one block."""
     first_window: int = 0
-    """The window of the first phase, so that blocks of the same length are the same in every phase;
+    """Window of the first phase; with it, blocks of equal length have the same text in every phase.
     0 = `window`.
     """
 
@@ -199,19 +201,20 @@ class ShuffledBlocks(NamedTuple):
         return self.shuffle_len // self.block_len or 1
 
     def locate(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The epoch, the block and the first token of each block number, int64 [B] each."""
+        """Returns the epoch, the block and the first token of each block number, int64 [B] each."""
         epoch_B, index_B = np.divmod(numbers_B, self.blocks)
         group_B, place_B = np.divmod(index_B, self.together)
         shuffled_B = np.vectorize(_shuffled, [np.int64])(
             self.seed, epoch_B, group_B, self.blocks // self.together
         )
         block_B = shuffled_B * self.together + place_B
-        # Tokens that do not fill a block are left out; the offset changes them with the epoch.
+        # Tokens that do not fill a block are left out; the offset, which depends on the epoch,
+        # determines which tokens.
         most = 0 if self.static else self.tokens - self.blocks * self.block_len
         offset_B = (epoch_B * (self.first_window or self.window)) % (most + 1)
-        if (
-            self.shuffle_len
-        ):  # the same for all windows, and spread evenly however many tokens are left out
+        # With `shuffle_len` the offset does not depend on the window, and successive epochs spread
+        # it evenly for any number of left-out tokens.
+        if self.shuffle_len:
             offset_B = (epoch_B * GOLDEN_SECTION % 1 * (most + 1)).astype(np.int64)
         return epoch_B, block_B, offset_B + block_B * self.block_len
 
@@ -222,10 +225,10 @@ class Stream:
 
     Attributes:
       corpora: the blocks of each corpus, all of the same shape and seed.
-      bidirectional: every second block is read from its end to its start, alternating with the
-        epoch.
-      rows_per_block: 1, or instead of `bidirectional` 2: rows r and r + B/2 read the same block at
-        the same time, the second reversed.
+      bidirectional: every second block is read from its end to its start; the next epoch reverses
+        the other blocks.
+      rows_per_block: 1; or 2 in place of `bidirectional`: rows r and r + B/2 read the same block at
+        the same time, row r + B/2 reversed.
     """
 
     corpora: tuple[ShuffledBlocks, ...]
@@ -247,12 +250,12 @@ class Stream:
                     f"{name} has {epochs.tokens:,} tokens for training: "
                     f"{quantity(epochs.blocks, 'block')} of {epochs.block_len:,}, too few for "
                     f"train.batch_size={batch_size}; use a smaller batch, "
-                    "data.windows_per_block or more text"
+                    "a smaller data.windows_per_block or more text"
                 )
 
     def deal(self, step: int, rows: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-        """The corpus that each of `rows` (of the global batch) reads at `step`, and the number of
-        its block there, counted over epochs.
+        """Returns the corpus that each of `rows` (of the global batch) reads at `step`, and the
+        number of its block in this corpus, counted over epochs.
         """
         entry = current(plan, step)
         width = entry.batch_size // self.rows_per_block  # blocks read at the same time
@@ -263,8 +266,8 @@ class Stream:
         return corpus_B, number_B + self._before(entry)[corpus_B]
 
     def _before(self, entry: PlanEntry) -> np.ndarray:
-        """The number of the first block of each corpus that no earlier phase has begun, int64
-        [C].
+        """Returns the number of the first block of each corpus that no earlier phase has begun,
+        int64 [C].
         """
         read_C = np.array(entry.read or [0] * len(self.corpora), np.int64)
         tokens_C, blocks_C, length_C = np.array(
@@ -275,8 +278,8 @@ class Stream:
         )
 
     def read(self, step: int, plan: Plan) -> tuple[int, ...]:
-        """The tokens of each corpus read before `step`, for `PlanEntry.read`: a begun block counts
-        whole.
+        """Returns the tokens of each corpus read before `step`, for `PlanEntry.read`: a begun block
+        counts whole.
         """
         entry = current(plan, step)
         rounds = -(-(step - entry.step) // self.corpora[0].windows_per_block)
@@ -289,8 +292,8 @@ class Stream:
         )
 
     def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
-        """The windows that `rows` (of the global batch) read at `step`. Rows from the batch size on
-        do not exist.
+        """Returns the windows that `rows` (of the global batch) read at `step`. Rows from the batch
+        size on do not exist.
         """
         corpus_B, number_B = self.deal(step, rows, plan)
         blocks, entry = self.corpora[0], current(plan, step)
@@ -317,7 +320,7 @@ class Stream:
         )
 
     def epochs(self, step: int, plan: Plan) -> list[float]:
-        """The epochs of each corpus completed before `step`: 1.73 is in the second epoch."""
+        """Returns the epochs of each corpus read before `step`: 1.73 is in the second epoch."""
         entry = current(plan, step)
         blocks = (
             entry.block
@@ -332,7 +335,7 @@ class Stream:
 class SinglePass(NamedTuple):
     """The held-out splits once, in order, forward. Each row reads consecutive windows of one split.
 
-    A limit keeps evenly spread rows: as few as hold at least so many windows of each split.
+    A limit keeps the fewest, evenly spread rows that have at least `limit` windows of each split.
 
     Attributes:
       tokens, window: tokens in the split of each corpus; fresh tokens R of an example.
@@ -370,8 +373,8 @@ class SinglePass(NamedTuple):
         split may be shorter.
 
         Args:
-          streams: of each corpus; 0 = a stream per `FULL_LENGTHS` times `reach`, from one to
-            `most`.
+          streams: number of streams per corpus; 0 = one per `FULL_LENGTHS` times `reach` tokens,
+            from 1 to `most`.
           reach: tokens that fill the memory and one segment.
         """
         cuts = []
@@ -389,7 +392,7 @@ class SinglePass(NamedTuple):
         cuts: list[tuple[int, int]],
         limit: int,
     ) -> SinglePass:
-        """Cuts each corpus by its number of windows and the windows of a row."""
+        """Cuts each corpus into rows; `cuts` has its number of windows and the windows of a row."""
         rows, numbers = [], []
         for corpus, (count, each) in enumerate(cuts):
             whole = -(-count // each)
@@ -399,8 +402,8 @@ class SinglePass(NamedTuple):
         return cls(tokens, window, np.array(rows, np.int64), np.array(numbers, np.int64))
 
     def locate(self, rows: np.ndarray, window: int) -> Windows:
-        """Window number `window` of each row; those past the end do not exist (`exists_B`)."""
-        # Rows past the end read what the last row reads; their weight is 0.
+        """Returns window number `window` of each row; `exists_B` is False past the end."""
+        # Rows past the end read the text of the last row; their weight is 0.
         there_B = np.minimum(rows, len(self.rows_S3) - 1)
         corpus_B, first_B, length_B = self.rows_S3[there_B].T
         return Windows(

@@ -7,16 +7,16 @@ of bert and albert.
 
 As in Google's `create_instances_from_document`, the text of an example ends with the sentence that
 reaches the target length, or with the document, and is cut into A and B at the end of a sentence.
-The target length is all that fits, or with probability `data.short_rate` uniform from 2 up. Text of
-one sentence has a B from elsewhere, or with `order` neither B nor label. If A and B do not fit, the
-longer segment loses pieces one by one at its front or its end.
+The target length is the budget, or with probability `data.short_rate` uniform from 2 to the budget.
+Text of one sentence has a B from elsewhere; with `order` it has no B and no label. If A and B do
+not fit, the longer segment loses pieces one by one at its front or its end.
 
-Google's code walks through each document and makes examples of all of it. Here a row has a window
-of the corpus and draws one of the documents in it, with a probability in proportion to its part of
-the window; the text begins at the first sentence of that document in the window. So the text may go
-on behind the window, and an epoch has only some of the short documents. B from elsewhere starts at
-a uniform position of the text, where Google's is uniform over documents, and the text that would
-have followed A comes in another epoch, where Google's comes in the next example.
+Google's code makes examples of all text of each document. Here a row has a window of the corpus and
+draws one of the documents in it, with a probability in proportion to its part of the window. The
+text begins at the first sentence of that document in the window, and may continue after the window.
+An epoch has only some of the short documents. A B from elsewhere starts at a uniform position of
+the corpus; Google's code draws its document uniformly. The text that would have followed A is read
+in another epoch; in Google's code it is in the next example.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.corpus.pages import DOCUMENT_START, SENTENCE_START
 
 REACH = 16
-"""Number of windows on each side in which the ends of a row's own document are looked for: text
-farther away counts as another document.
+"""Number of windows on each side of a row that are searched for the ends of the row's document;
+text farther away counts as another document.
 """
 
 _CHOICES = 6
 
 
 def draws_needed(budget: int) -> int:
-    """The number of draws that `choose` takes for each row: A and B have up to six budgets before
-    they are cut to one.
+    """Returns the number of draws that `choose` takes for each row: A and B together have up to six
+    budgets of tokens, and are cut to one budget.
     """
     return _CHOICES + 5 * budget
 
@@ -48,8 +48,8 @@ def draws_needed(budget: int) -> int:
 def choose(
     text: Corpus, where: Windows, budget: int, draws_BX: np.ndarray, data: DataConfig
 ) -> tuple[Pairs, np.ndarray]:
-    """Chooses A and B. Returns the pairs, whose tokens are the first of `tokens_BY`, int
-    [B, budget], and |A| + |B|, int [B].
+    """Chooses A and B. Returns the pairs and n = |A| + |B|, int [B]. The tokens of a pair are the
+    first n of `tokens_BY`, int [B, budget].
     """
     short_B, length_B, part_B, cut_B, choice_B, elsewhere_B = draws_BX[:, :_CHOICES].T
     target_B = np.where(
@@ -79,13 +79,13 @@ def choose(
         others, begin_2B[1, rows], end_2B[1, rows] = _elsewhere(
             text, (where.cursor_B + first_B)[rows], wanted, elsewhere_B[rows], budget
         )
-        # The text for a B from elsewhere stands behind the row's own text.
+        # The text for a B from elsewhere is appended to the row's own text.
         begin_2B[1, rows] += len(columns)
         end_2B[1, rows] += len(columns)
         tokens_BX = np.pad(tokens_BX, ((0, 0), (0, 3 * budget)))
         tokens_BX[rows, len(columns) :] = others
 
-    # The longer segment loses a piece until both fit, B at a tie.
+    # The longer segment (B at a tie) loses pieces until both fit.
     length_2B = end_2B - begin_2B
     a_len_B = np.minimum(length_2B[0], np.maximum(budget - length_2B[1], -(-budget // 2)))
     b_len_B = np.minimum(length_2B[1], budget - a_len_B)
@@ -102,23 +102,23 @@ def choose(
 
 
 def _first(flags_BR: np.ndarray, part_B: np.ndarray) -> np.ndarray:
-    """Where the text of each row begins: at the first sentence in the window of the document that
-    holds a random place.
+    """Returns where the text of each row begins: a random place in the window selects a document,
+    and the text begins at the first sentence of this document in the window.
     """
     columns = np.arange(flags_BR.shape[1])
     document_BR = (flags_BR & DOCUMENT_START > 0) & (
         columns <= (part_B * len(columns)).astype(int)[:, None]
     )
     before_B = len(columns) - 1 - document_BR[:, ::-1].argmax(axis=1)
-    # A sentence longer than the window is cut at it.
+    # If no sentence starts in the window, the text begins with the window.
     return np.where(
         document_BR.any(axis=1), before_B, (flags_BR & SENTENCE_START > 0).argmax(axis=1)
     )
 
 
 def _end(flags_BX: np.ndarray, begin_B: np.ndarray, wanted_B: np.ndarray) -> np.ndarray:
-    """The first end of a sentence with at least `wanted` tokens before it, or of the document; X if
-    there is neither.
+    """Returns the first sentence end after at least `wanted` tokens, or the end of the document if
+    it comes first; X if the text has neither.
     """
     columns, begin_B1 = np.arange(flags_BX.shape[1]), begin_B[:, None]
     end_BX = (flags_BX & DOCUMENT_START > 0) & (columns > begin_B1)
@@ -129,8 +129,8 @@ def _end(flags_BX: np.ndarray, begin_B: np.ndarray, wanted_B: np.ndarray) -> np.
 def _elsewhere(
     text: Corpus, at_R: np.ndarray, wanted_R: np.ndarray, draws_R: np.ndarray, budget: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Text of other documents for R positions, int [R, 3 budgets], and where B begins and ends in
-    it.
+    """Reads text of other documents for R positions: int [R, 3 budgets], and where B begins and
+    ends in it.
     """
     reach = REACH * budget
     starts = text.read_flags(at_R - reach, 2 * reach)[1] & DOCUMENT_START > 0
@@ -140,7 +140,7 @@ def _elsewhere(
     own_end_R = 1 + spans.first_true(ahead, reach - 1)
     beyond_R = (draws_R * (text.tokens - own_first_R - own_end_R)).astype(np.int64)
     tokens, flags = text.read_flags(at_R + own_end_R + beyond_R - budget, 3 * budget)
-    # Back to the start of the sentence, but neither into the row's own document nor further than a
-    # budget.
+    # B begins at the start of its sentence, but at most a budget before the drawn place and not
+    # inside the row's own document.
     begin_R = spans.start_before(flags & SENTENCE_START > 0, budget, beyond_R)
     return tokens, begin_R, _end(flags, begin_R, wanted_R)

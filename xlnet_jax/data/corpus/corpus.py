@@ -1,4 +1,4 @@
-"""A corpus: tokens on disk in fixed-size pages, read as one long circle.
+"""A corpus: tokens on disk in fixed-size pages, read as a circle: after the end comes the start.
 
     <corpus>/manifest.json          the contents and how they were made; written last: its presence
                                     means "finished"
@@ -8,8 +8,8 @@
              corpus-SPLIT.array_record-00000-of-00003 ...   the pages
              dataset_info.json features.json                so that TFDS can open the folder by name
 
-A document is the pieces of its sentences, then one EOD, if the vocabulary has it, that belongs to
-the last sentence. A split is the concatenation of its documents. A shard holds consecutive
+A document is the pieces of its sentences, then, if the vocabulary has EOD, one EOD, which belongs
+to the last sentence. A split is the concatenation of its documents. A shard holds consecutive
 documents in pages.
 """
 
@@ -42,8 +42,8 @@ class Corpus:
     pickle.
 
     Attributes:
-      tokens, documents: their numbers in the split; at least one token.
-      sha256: hash of the content of all splits, which a resumed run requires.
+      tokens, documents: number of tokens (at least one) and of documents in the split.
+      sha256: hash of the content of all splits; a resumed run requires the same hash.
       token_counts: int64 [V], how often each piece occurs in the split.
       manifest, listing: the manifest, and the size of each file in the folder by name, in
         bytes; a pickled corpus lacks both.
@@ -61,8 +61,8 @@ class Corpus:
         Args:
           split: `train` or `heldout`.
           cache_bytes: limit for the decoded pages kept in memory, per process.
-          opened: the other split of the same folder, if it is open, whose manifest, tokenizer and
-            listing serve again.
+          opened: another open split of the same folder; its manifest, tokenizer and listing are
+            reused.
 
         Raises BadInput: the corpus is unfinished, damaged or incomplete, has an unknown format, or
         lacks this split. RestartMe: the bucket does not answer.
@@ -151,7 +151,7 @@ class Corpus:
 
 
 def read_tokenizer(path: str, manifest: Json) -> Tokenizer:
-    """Opens the tokenizer of a corpus. Raises BadInput if the corpus was made with another one."""
+    """Opens the tokenizer of a corpus. Raises BadInput if another tokenizer made the corpus."""
     entry = manifest["tokenizer"]
     file = os.path.join(path, entry["file"])
     tokenizer = open_tokenizer(file, Normalization(**manifest["normalization"]))

@@ -48,11 +48,11 @@ REQUEST = "prepare.json"
 TOKENIZERS = (Tokenizer.file_name, Vocabulary.file_name, Subwords.file_name)
 
 FEWEST_HELDOUT = 10_000
-"""Number of held-out tokens below which there is a warning; by the published shares 3,300 of them
+"""Number of held-out tokens below which a warning is logged; at the published shares 3,300 of them
 are targets.
 """
 MOST_HELDOUT = 20
-"""Largest percentage of held-out text that is advised."""
+"""Largest percentage of held-out text that a message advises."""
 
 LARGEST_PAGE = 2**24
 _NUMBER = range(2**62 + 1)  # so that sums and products of a few numbers stay int64
@@ -97,18 +97,18 @@ _MAY_BE_ABSENT = {"heldout", "dropped", "unknown"}
 
 
 def shard_name(split: str, index: int, count: int) -> str:
-    """The file name of a shard, from the template of TFDS."""
+    """Returns the file name of a shard, from the template of TFDS."""
     return f"{DATASET_NAME}-{split}.array_record-{index:05d}-of-{count:05d}"
 
 
 def counts_name(split: str) -> str:
-    """The file name of the token counts of a split."""
+    """Returns the file name of the token counts of a split."""
     return f"token_counts-{split}.npy"
 
 
 def content_hash(manifest: Json) -> str:
-    """The SHA-256 of the content of a corpus: the vocabulary, and the tokens and starts of every
-    shard in order.
+    """Returns the SHA-256 of the content of a corpus: of the vocabulary, and of the tokens and
+    starts of every shard in order.
 
     It does not depend on the page size, the compression, the place of the corpus, or the version of
     the format.
@@ -148,7 +148,7 @@ def write_tfds_metadata(path: str, manifest: Json) -> None:
 
 
 def read_manifest(path: str) -> Json:
-    """The manifest as `open_folder` reads it."""
+    """Returns the manifest as `open_folder` reads it."""
     return open_folder(path)[0]
 
 
@@ -208,12 +208,12 @@ def parse(data: bytes, name: str) -> Json:
             (manifest["options"].get("normalization") == normalization),
             "normalization",
             normalization,
-            "that of the options",
+            "the normalization of the options",
         )
         for part, split in manifest["splits"].items():
             _check_split(split, part, manifest["page_tokens"])
         try:
-            # The options are only printed, but that must work: no NaN, no lone surrogate.
+            # The options are only printed, which fails for NaN and for a lone surrogate.
             json.dumps(manifest["options"], ensure_ascii=False, allow_nan=False).encode()
         except ValueError as error:
             raise ValueError(f"options cannot be printed: {error}") from error
@@ -221,7 +221,7 @@ def parse(data: bytes, name: str) -> Json:
             _check_value(source["end"], f"sources[{index}].end", _NUMBER[source["start"] :])
         if content_hash(manifest) != manifest["sha256"]:
             raise ValueError("its content does not match its own sha256")
-    except (ValueError, RecursionError) as error:  # the latter by deep nesting
+    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise BadInput(f"{name} is damaged: {summary(error)}; copy the corpus again") from error
     return manifest
 
@@ -284,7 +284,7 @@ def _check_split(split: Json, name: str, page_tokens: int) -> None:
         split["tokens"],
         f"{tokens}, the sum of its shards",
     )
-    # A document and a paragraph have at least a sentence, a sentence at least a token.
+    # A document and a paragraph have at least one sentence, a sentence at least one token.
     _check_value(documents, f"{where}.documents", range(1, tokens + 1))
     _check_value(split["sentences"], f"{where}.sentences", range(documents, tokens + 1))
     _check_value(
@@ -295,8 +295,8 @@ def _check_split(split: Json, name: str, page_tokens: int) -> None:
 
 
 def warn_of_unknown(manifest: Json, path: str) -> None:
-    """Warns of a corpus with unknown text; see `unknown.warn`. In published data sets words are
-    unknown on purpose.
+    """Logs a warning if a corpus has unknown text; see `unknown.warn`. Published data sets get no
+    warning: their rare words are unknown on purpose.
     """
     if (found := manifest.get("unknown")) and not manifest["options"].get("dataset"):
         tokens = sum(split["tokens"] for split in manifest["splits"].values())
@@ -304,12 +304,12 @@ def warn_of_unknown(manifest: Json, path: str) -> None:
 
 
 FEW_DOCUMENTS = 20
-"""Number of documents below which all may fall to one split."""
+"""Number of documents below which all may belong to one split."""
 
 
 def little_heldout(manifest: Json) -> str | None:
-    """The fault of a held-out split that is missing or small, and the option that mends it; None
-    for any other split.
+    """Returns a message if the held-out split is missing or small, with the option that corrects
+    it; otherwise None.
     """
     tokens = {name: split["tokens"] for name, split in manifest["splits"].items()}
     heldout, everything = tokens.get("heldout", 0), sum(tokens.values())
@@ -325,8 +325,8 @@ def little_heldout(manifest: Json) -> str | None:
     if 100 * heldout >= MOST_HELDOUT * everything:
         return f"{what}; prepare more text"
     documents = sum(split["documents"] for split in manifest["splits"].values())
-    # Whole documents fall to a split, so few documents may give less than the share that was asked
-    # for: the advice is twice that share.
+    # A split has whole documents, so few documents may give less than the requested share: the
+    # advice is twice that share.
     given = manifest["options"].get("heldout", 0)
     percent = min(
         math.ceil(100 * max(max(FEWEST_HELDOUT, 2 * heldout) / everything, 2 * given)), MOST_HELDOUT

@@ -5,9 +5,9 @@ a sentence starts, bit 1 where a document starts and bit 2 where a paragraph sta
 page of a shard is padded. Each page is a separate ArrayRecord record (`group_size:1`), so it can be
 read without its neighbours.
 
-A tf.Example has many valid serialisations; a page always has the serialisation of TFDS. So all
-pages have the same bytes around their numbers, whatever the version of protobuf, and reading a page
-is a comparison and two views.
+A tf.Example has many valid serialisations; a page always has the serialisation of TFDS. So with any
+version of protobuf all pages have the same bytes around their arrays, and reading a page takes a
+comparison and two views.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Page = tuple[np.ndarray, np.ndarray]
 
 
 def features(page_tokens: int) -> Any:
-    """The TFDS features of a page. TFDS is imported here because it takes a second."""
+    """Returns the TFDS features of a page. Imports TFDS here, because its import takes a second."""
     import tensorflow_datasets as tfds
 
     return tfds.features.FeaturesDict(
@@ -53,16 +53,16 @@ def features(page_tokens: int) -> Any:
 
 @functools.lru_cache(8)
 def _around(page_tokens: int) -> tuple[bytes, bytes]:
-    """The bytes before the starts of a page, and the bytes between the starts and the tokens, which
-    come last.
+    """Returns the bytes before the starts of a page, and the bytes between the starts and the
+    tokens. The tokens come last.
     """
 
     def field(data: bytes) -> bytes:
-        """Field 1 of a message."""
+        """Serialises field 1 of a message."""
         return BytesValue(value=data).SerializeToString()
 
     def feature(name: str, size: int) -> bytes:
-        """features.feature[name].bytes_list.value[0]: the only zeros are its value."""
+        """Serialises features.feature[name].bytes_list.value[0]; only its value has zeros."""
         value = field(field(bytes(size)))
         # An entry of a map has the fields of an Any: a name and bytes.
         return field(any_pb2.Any(type_url=name, value=value).SerializeToString())
@@ -74,7 +74,7 @@ def _around(page_tokens: int) -> tuple[bytes, bytes]:
 
 
 def encode(tokens: np.ndarray, starts: np.ndarray) -> bytes:
-    """The record of a page: tokens int32 and starts uint8, both [page_tokens]."""
+    """Returns the record of a page: tokens int32 and starts uint8, both [page_tokens]."""
     before, between = _around(len(tokens))
     return b"".join((before, starts.tobytes(), between, tokens.astype("<i4", copy=False).tobytes()))
 
@@ -158,7 +158,7 @@ def _content_hash(hashes: Any) -> str:
 
 
 def file_hash(path: str) -> str:
-    """SHA-256 of a local file."""
+    """Returns the SHA-256 of a local file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -196,8 +196,8 @@ def scan(path: str, entry: Json, page_tokens: int, vocab_size: int) -> Iterator[
 
 
 def open_shard(path: str, pages: int, file: str | None = None) -> Any:
-    """Opens a local shard, which messages call `path`. Raises BadInput unless it has `pages`
-    pages.
+    """Opens a local shard at `file`, by default `path`; messages name `path`. Raises BadInput
+    unless the shard is readable and has `pages` pages.
     """
     # No read-ahead, because pages are read at random.
     reader = array_record_module.ArrayRecordReader(
@@ -209,7 +209,7 @@ def open_shard(path: str, pages: int, file: str | None = None) -> Any:
         except RuntimeError as error:
             raise BadInput(f"{path} is damaged ({summary(error)})") from error
         raise BadInput(f"{path} is damaged, or changed while it was opened")
-    # A missing or truncated file may open without an error, as an empty one.
+    # A missing or truncated file may open without an error, as a file without records.
     if (count := reader.num_records()) != pages:
         raise BadInput(f"{path} holds {quantity(count, 'page')}, not the {pages} of the manifest")
     return reader

@@ -1,13 +1,13 @@
 """The shards of a split, read by page: by ArrayRecord from a disk, in exact ranges from a bucket.
 
-ArrayRecord's own client asks a bucket for all bytes from a page to the end of its shard, shard
-after shard, and hangs up: 4 MB arrive for a page of 10 kB. Here fsspec fetches all pages of a batch
-at the same time, with a request for the exact bytes of each. ArrayRecord reads them, and checks
-their hashes, in a sparse file in memory (on Linux).
+ArrayRecord's own client reads one shard after the other. It requests all bytes from a page to the
+end of its shard, then closes the connection: 4 MB arrive for a page of 10 kB. Here fsspec fetches
+all pages of a batch at the same time, with a request for the exact bytes of each. ArrayRecord reads
+them, and checks their hashes, in a sparse file in memory (on Linux).
 
 The index of a shard gives the place of each page; it is read once. An ArrayRecord file consists of
-the chunks of Riegeli (its doc/riegeli_records_file_format.md), here one per page, and of a header
-of 24 bytes at every 64 KiB, which readers skip:
+Riegeli's chunks (see its doc/riegeli_records_file_format.md), here one per page. At every 64 KiB it
+has a header of 24 bytes, which readers skip:
 
     pages
     index: place, decoded size and records of each page, compressed
@@ -37,16 +37,17 @@ from xlnet_jax.storage.bucket import Bucket
 
 ADVICE = "copy the corpus again"
 
-# File handles; the usual limit of a process is 1024, and a run may have several corpora.
+# Largest number of open files per split. A process may usually open 1024, and a run may have
+# several corpora.
 _OPEN_SHARDS = 256
 _BLOCK, _BLOCK_HEADER, _CHUNK_HEADER = 1 << 16, 24, 40  # bytes
-_INDEX_BYTES = 16  # of a page in the index, at most
+_INDEX_BYTES = 16  # largest entry of a page in the index
 _T = TypeVar("_T")
 
 
 class Recent(collections.OrderedDict[int, _T]):
-    """A cache of the `limit` last used things, by number. Two threads may make the same thing,
-    which is harmless.
+    """A cache of the `limit` last used items, by number. Two threads may make the same item, which
+    is harmless.
     """
 
     def __init__(self, limit: int):
@@ -54,7 +55,9 @@ class Recent(collections.OrderedDict[int, _T]):
         self._limit, self._lock = limit, threading.Lock()
 
     def fetch(self, numbers: set[int], make: Callable[[list[int]], Iterable[_T]]) -> dict[int, _T]:
-        """The things with these numbers; `make` makes the missing ones from a list of numbers."""
+        """Returns the items with these numbers; `make` makes the missing items from a list of their
+        numbers.
+        """
         with self._lock:
             things = {number: self[number] for number in numbers if number in self}
         missing = sorted(numbers - things.keys())
@@ -86,7 +89,8 @@ class Shards:
     def read(
         self, places: Sequence[tuple[int, int]], page_tokens: int, vocab_size: int
     ) -> list[Page]:
-        """Reads the pages at `places`, each the number of a shard and of a page in it.
+        """Reads the pages at `places`: each has the number of a shard and the number of a page in
+        that shard.
 
         Raises BadInput: a shard is missing or damaged. RestartMe: the bucket does not answer.
         """
@@ -157,8 +161,8 @@ class Shards:
 
 
 class _Shard(NamedTuple):
-    """An open shard: its name, its bytes, a reader and, in a bucket, where its pages start and the
-    last page ends.
+    """An open shard: its name, its size in bytes, a reader and, in a bucket, the bytes where each
+    page starts and where the last page ends.
     """
 
     path: str
@@ -177,13 +181,13 @@ def _advised() -> Iterator[None]:
 
 
 def _edges(tail: bytes, size: int) -> np.ndarray:
-    """Where each page of a shard starts and the last page ends, int64 [pages + 1], from the last
-    bytes of the shard, whose hashes the reader has checked.
+    """Returns the bytes where each page of a shard starts and where the last page ends, int64
+    [pages + 1]. `tail` is the end of the shard; the reader has checked its hashes.
 
     Raises ValueError for another form of ArrayRecord.
     """
-    # Behind its header the last chunk has five bytes, then 8 as the tag of a number: the place of
-    # the index.
+    # After its header the last chunk has five bytes, the tag 8, and a number: the place of the
+    # index.
     end, _ = _varint(tail[-_BLOCK + _BLOCK_HEADER + _CHUNK_HEADER + 6 :])
     skipped = range(-end % _BLOCK, size - end, _BLOCK)
     index = tail[len(tail) - (size - end) :]
@@ -193,8 +197,8 @@ def _edges(tail: bytes, size: int) -> np.ndarray:
     length = int.from_bytes(index[8:16], "little")
     if index[_CHUNK_HEADER : _CHUNK_HEADER + 1] != b"z":
         raise ValueError("its index is not compressed with Zstandard")
-    # The sizes of the records, and the records: the options of the writer, then 8 place 16 bytes 24
-    # records per page.
+    # The chunk holds the sizes of the records, then the records: the writer's options, then for
+    # each page the tag 8 with its place, 16 with its bytes and 24 with its number of records.
     sizes, records = _varint(index[_CHUNK_HEADER + 1 : _CHUNK_HEADER + length])
     options, _ = _varint(_unpacked(records[:sizes]))
     numbers = np.frombuffer(_unpacked(records[sizes:])[options:], np.uint8)
@@ -203,12 +207,12 @@ def _edges(tail: bytes, size: int) -> np.ndarray:
     shift = 7 * (np.arange(len(numbers)) - np.repeat(starts, ends + 1 - starts))
     table = np.add.reduceat((numbers & 127).astype(np.int64) << shift, starts).reshape(-1, 6)
     if (table[:, [0, 2, 4, 5]] != (8, 16, 24, 1)).any():
-        raise ValueError("its pages are not records of their own")
+        raise ValueError("a page is not a separate record")
     return np.append(table[:, 1], end)
 
 
 def _varint(data: bytes) -> tuple[int, bytes]:
-    """The number at the start of `data`, seven bits a byte, and the rest."""
+    """Returns the number at the start of `data`, seven bits per byte, and the rest of `data`."""
     value = 0
     for place, byte in enumerate(data):
         value |= (byte & 127) << 7 * place

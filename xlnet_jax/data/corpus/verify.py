@@ -22,7 +22,7 @@ from xlnet_jax.messages import progress_bar
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 
-_LARGEST_SAMPLE = 10**7  # tokens, which people read
+_LARGEST_SAMPLE = 10**7  # tokens: people read the samples
 _BITS = {
     "documents": pages.DOCUMENT_START,
     "sentences": pages.SENTENCE_START,
@@ -34,7 +34,7 @@ _MARKS = ((pages.DOCUMENT_START, "§"), (pages.PARAGRAPH_START, "¶"), (pages.SE
 
 
 def info(path: str) -> Json:
-    """The figures of the manifest, in total and by split. Raises BadInput."""
+    """Returns the figures of the manifest, in total and by split. Raises BadInput."""
     manifest = read_manifest(path)
     warn_of_unknown(manifest, path)
     splits = {
@@ -122,10 +122,11 @@ def verify(path: str, workers: int | None = None) -> tuple[Json, list[str]]:
 
 
 def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> np.ndarray | BadInput:
-    """Reads a shard, checks it and the consistency of its flags (hashes cannot), and counts.
+    """Reads and counts a shard. Checks its hashes and also its flags, which may be inconsistent
+    under a correct hash.
 
     Returns int64 [V + 3]: how often each piece occurs, then the numbers of documents, sentences and
-    paragraphs. Or the error of the shard or of its copy from a bucket.
+    paragraphs. Returns the error instead if the shard is damaged or its copy from a bucket fails.
     """
     address = copy = os.path.join(path, shard["file"])
     page_tokens, vocab_size = manifest["page_tokens"], manifest["tokenizer"]["vocab_size"]
@@ -139,7 +140,8 @@ def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> np.
                 ends, begins = tokens == eod, (starts & pages.DOCUMENT_START).astype(bool)
                 after_end = np.concatenate([[ended], ends[:-1]])
                 if eod is None:
-                    after_end |= begins  # a document starts anywhere, and at the start of a shard
+                    # A document may start anywhere, and a shard starts with a document.
+                    after_end |= begins
                 if (
                     (begins != after_end).any()
                     or (starts[ends] != 0).any()
@@ -163,8 +165,8 @@ def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> np.
 
 
 def _check_totals(path: str, manifest: Json, name: str, totals: np.ndarray | None) -> Iterator[str]:
-    """Yields the problems of the sums over the shards of a split. The sums are None if a shard is
-    damaged, which is reported elsewhere.
+    """Yields the differences between the manifest and `totals`, the sums over the shards of a
+    split. `totals` is None if a shard is damaged, which is reported elsewhere.
     """
     split = manifest["splits"][name]
     try:
@@ -190,9 +192,9 @@ def sample(path: str, split: str, seed: int, count: int, length: int) -> Json:
     """Returns `samples`: random excerpts of a split as text, of `length` tokens each, or all of a
     shorter split.
 
-    An excerpt has its first token and its text, with § before a document, ¶ before a paragraph, |
-    before a sentence, and … if it starts within a sentence. Equal arguments give equal excerpts.
-    Raises BadInput for an unusable or damaged corpus.
+    An excerpt has the index of its first token and its text, with § before a document, ¶ before a
+    paragraph, | before a sentence, and … at its start if it starts within a sentence. Equal
+    arguments give equal excerpts. Raises BadInput for an unusable or damaged corpus.
     """
     if count * length > _LARGEST_SAMPLE:
         raise BadInput(

@@ -1,5 +1,5 @@
-"""The files of enwik8, text8 and WikiText-103 as their sites publish them: read as they are, in the
-published splits.
+"""The published files of enwik8, text8 and WikiText-103, read unchanged and in the published
+splits.
 
     --dataset    vocabulary  --input                         train        valid      test
     enwik8       bytes       the unpacked file               90 million   5 million  5 million
@@ -9,8 +9,8 @@ published splits.
 The sizes are bytes; for WikiText-103 they are words and line ends.
 
 Every space and line end counts, so nothing is normalised. The held-out split is `valid`, or `test`
-with `NAME:test`. The sizes of WikiText-103 are those of its paper (Merity et al., 2016, table 1),
-which count an end per line.
+with `NAME:test`. The sizes of WikiText-103 are from its paper (Merity et al., 2016, table 1) and
+include one end per line.
 """
 
 from __future__ import annotations
@@ -29,27 +29,29 @@ SPLITS = ("train", "valid", "test")
 
 
 class Dataset(NamedTuple):
-    """A published data set, and which split of it is held out."""
+    """A published data set and its held-out split."""
 
     vocabulary: str
     """Level of its vocabulary; see `data.vocabulary`."""
     file: str
     """Name of its file; `{}` stands for the split."""
     sizes: tuple[int, int, int]
-    """Sizes of the splits: bytes in the one file, in this order; or words and line ends of a file
-    each.
+    """Sizes of the splits, in the order of `SPLITS`: bytes of the single file, or words and line
+    ends of each split's file.
     """
     name: str = ""
     """Name as in the option: `NAME` or `NAME:SPLIT`."""
     heldout: str = "valid"
 
     def _ends(self) -> tuple[int, ...]:
-        """Where the splits end in the one file; empty if every split has its own file."""
+        """Returns the byte where each split ends in the single file; empty if every split has its
+        own file.
+        """
         return () if "{}" in self.file else tuple(itertools.accumulate(self.sizes))
 
     def find(self, inputs: Sequence[str]) -> list[Source]:
-        """Finds its files. Raises BadInput if a file is missing or has another size than the
-        published one.
+        """Finds the files of the data set. Raises BadInput if a file is missing or does not have
+        the published size.
         """
         names = sorted(set(map(self.file.format, SPLITS)))
         found = sources.find_sources(inputs, suffixes=tuple(names))
@@ -68,7 +70,7 @@ class Dataset(NamedTuple):
         return found
 
     def split_of(self, part: Part) -> str:
-        """The published split of a part."""
+        """Returns the published split of a part."""
         if ends := self._ends():
             return SPLITS[bisect.bisect(ends, part.start)]
         return next(
@@ -76,8 +78,8 @@ class Dataset(NamedTuple):
         )
 
     def plan(self, found: Sequence[Source], unit_bytes: int, splits: Sequence[str]) -> list[Unit]:
-        """The work units of these splits, each of one part: cut anywhere in one file, otherwise
-        between lines.
+        """Returns the work units of these splits, each of one part. A single file is cut anywhere,
+        a split's own file between lines.
         """
         if not (ends := self._ends()):
             files = {self.split_of(Part(source.path, 0, 0)): source for source in found}
@@ -95,8 +97,8 @@ class Dataset(NamedTuple):
         ]
 
     def check_words(self, counted: dict[str, int]) -> None:
-        """Compares the words and line ends of every file, by its path, with the published ones.
-        Raises BadInput.
+        """Compares the number of words and line ends of every file, by path, with the published
+        number. Raises BadInput.
         """
         published = dict(zip(map(self.file.format, SPLITS), self.sizes, strict=True))
         for path, count in counted.items() if not self._ends() else ():
@@ -115,7 +117,7 @@ DATASETS = {
 
 
 def parse(name: str) -> Dataset:
-    """The data set of `NAME` or `NAME:SPLIT`. Raises BadInput for any other name."""
+    """Returns the data set of `NAME` or `NAME:SPLIT`. Raises BadInput for any other name."""
     base, _, split = name.partition(":")
     if base not in DATASETS or (":" in name and split not in SPLITS[1:]):
         raise BadInput(

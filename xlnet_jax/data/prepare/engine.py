@@ -33,16 +33,16 @@ from xlnet_jax.errors import BadInput, RestartMe, XLNetError, error_of, summary
 from xlnet_jax.messages import progress_bar, quantity
 from xlnet_jax.storage import files
 
-_LOG_SECONDS = 5.0  # at least, between two lines
+_LOG_SECONDS = 5.0  # shortest time between two log lines
 # Suffix of the file with a unit's error, for the process that started the pipeline.
 _ERROR = "error"
 _UNITS = "units"  # suffix of the file with the units of a pipeline
 
 _log = logging.getLogger("xlnet_jax")
 Numbered = tuple[int, Unit]
-"""A unit with its number before it."""
+"""The number of a unit, and the unit."""
 Make = Callable[[Numbered], int]
-"""Function that makes or counts a unit in any process and returns its tokens."""
+"""Function that makes or counts a unit in any process and returns its number of tokens."""
 
 
 def run_units(
@@ -52,7 +52,7 @@ def run_units(
     request: Request,
     options: PrepareOptions,
 ) -> None:
-    """Makes the units of a corpus that have no note yet; without a tokenizer it counts them.
+    """Makes the units of a corpus that have no note yet, or counts them if there is no tokenizer.
 
     A pipeline of Beam reports its progress itself. Raises BadInput: as `work_unit.prepare_unit`, or
     the pipeline cannot run. RestartMe: a process was killed, or the pipeline failed.
@@ -93,8 +93,8 @@ def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
     """Yields a function that reports a finished unit with its tokens, on a bar or, without a
     terminal, in the log.
 
-    Only the rate of tokens is shown. Their sum would lack the tokens of an earlier call and, while
-    a vocabulary is counted, the ends of documents; the manifest has it.
+    Shows the rate of tokens but not their sum, which the manifest has: the sum would lack the
+    tokens of an earlier call and, while a vocabulary is counted, the ends of documents.
     """
     began = logged = time.monotonic()
     tokens, bar = 0, progress_bar("units", total, done)
@@ -128,15 +128,15 @@ def _run_local(
         return [pool.submit(make, unit) for unit in units]
 
     try:
-        # Ctrl-C interrupts the main thread alone: in another thread no process is left half
-        # started, and the processes inherit that the signal is blocked.
+        # Ctrl-C interrupts only the main thread. So another thread starts every process completely,
+        # and the processes inherit the blocked signal.
         with ThreadPoolExecutor(1) as thread:
             futures = thread.submit(start).result()
         for future in as_completed(futures):
             add(future.result())
     except KeyboardInterrupt:
         for worker in multiprocessing.active_children():
-            worker.kill()  # a unit that is cut off is made again
+            worker.kill()  # the next call makes an interrupted unit again
         raise
     except BrokenProcessPool as error:
         raise RestartMe(
@@ -149,8 +149,8 @@ def _run_local(
 
 
 def make_pipeline(options: Sequence[str], output: str) -> Any:
-    """An empty Beam pipeline. Raises BadInput: Beam is missing or refuses these options, or workers
-    of Dataflow would lack the package or the folder.
+    """Makes an empty Beam pipeline. Raises BadInput: Beam is missing or refuses these options, or
+    Dataflow's workers would lack this package or cannot reach the folder.
     """
     try:
         beam: Any = importlib.import_module("apache_beam")
@@ -190,12 +190,12 @@ def add_units(pipeline: Any, output: str, units: Sequence[Numbered], make: Make)
     """Adds the units to a pipeline. Workers read them from a file, so that the pipeline has the
     same size for any number of units.
 
-    Dataflow takes jobs of at most 20 MB; the units of a large text, each with the names of its
-    files, may have more.
+    Dataflow takes jobs of at most 20 MB; the units of a large text, each with its file names, may
+    exceed this limit.
     """
     beam: Any = importlib.import_module("apache_beam")
     data = files.to_json(list(units), indent=None)
-    # Another run of the same command may have other units to do, and writes another file.
+    # A rerun of the same command may have other missing units, and then writes another file.
     path = os.path.join(
         output, work_unit.FOLDER, f"{hashlib.sha256(data).hexdigest()[:16]}.{_UNITS}"
     )
@@ -210,8 +210,8 @@ def add_units(pipeline: Any, output: str, units: Sequence[Numbered], make: Make)
 
 
 def _read_units(path: str) -> list[Numbered]:
-    """Reads the units of a pipeline; none where a worker does not see the folder, which `run_units`
-    reports.
+    """Reads the units of a pipeline. Returns none if the worker cannot reach the folder, which
+    `run_units` reports.
     """
     return [
         (index, tuple(Part(*part) for part in parts))
@@ -246,8 +246,8 @@ def _error_files(folder: str) -> list[str]:
 
 
 def _report_errors(unit: Numbered, output: str, make: Make) -> None:
-    """Makes a unit in a pipeline. An error goes to a file: runners would retry the unit and wrap
-    the error in their own.
+    """Makes a unit in a pipeline and writes its error to a file: a Beam runner would retry the unit
+    and wrap the error in another exception.
     """
     try:
         make(unit)

@@ -1,10 +1,10 @@
-"""Counts of the marks that normalisation takes off: accents, umlauts, viramas, tones, vowel signs
-and points.
+"""Counts of the marks that normalisation removes: accents, umlauts, viramas, tones, vowel signs and
+points.
 
 A vocabulary that is trained here keeps marks by default. The released vocabularies of XLNet, ALBERT
-and uncased BERT were trained without: there `benötigt` becomes `benotigt`, and most words of Hindi,
-Thai or Arabic become other words. Hangul loses nothing by decomposition (NFKD), but stays in pieces
-without NFKC.
+and uncased BERT were trained without marks: `benötigt` becomes `benotigt`, and most words of Hindi,
+Thai or Arabic become other words. Hangul loses nothing by decomposition (NFKD), but its syllables
+stay decomposed without NFKC.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 NAMES = ("letters", "marks", "hangul")
 """Names of the counts: letters and marks of the decomposed text, in which a Hangul syllable counts
-once; marks that were taken off; and Hangul syllables that stay in pieces.
+once; removed marks; and Hangul syllables that stay decomposed.
 """
 LARGEST_SHARE = 0.005
 """Share of the letters and marks above which `say` warns of changed words."""
@@ -33,8 +33,8 @@ _log = logging.getLogger("xlnet_jax")
 
 
 def say(dropped: Mapping[str, int]) -> None:
-    """Logs counts of lost marks and of Hangul in pieces, by `NAMES`. Large ones are warnings that
-    name the option which keeps the text.
+    """Logs the counts of removed marks and of decomposed Hangul, by `NAMES`. A large count is a
+    warning, with the option that keeps the text.
     """
     letters, *others = (dropped[name] for name in NAMES)
     for count, what in zip(others, _KEPT_BY, strict=True):
@@ -52,12 +52,12 @@ def say(dropped: Mapping[str, int]) -> None:
 
 
 def count(text: str, cleaned: Callable[[str], str] | None) -> dict[str, int]:
-    """The counts of `NAMES` in a text that `cleaned` (`Tokenizer.cleaned`) changes; empty without
-    it.
+    """Returns the counts of `NAMES` for a text that `cleaned` (`Tokenizer.cleaned`) normalises;
+    empty without `cleaned`.
     """
     if cleaned is None:
         return {}
-    # Every character counts as often as it occurs.
+    # How often each character occurs, by code point.
     times = np.bincount(np.frombuffer(text.encode("utf-32-le"), np.uint32))
     seen = np.flatnonzero(times)
     each = [_of_character(chr(code), cleaned) for code in seen.tolist()]
@@ -67,7 +67,7 @@ def count(text: str, cleaned: Callable[[str], str] | None) -> dict[str, int]:
 
 @functools.cache
 def _of_character(character: str, cleaned: Callable[[str], str]) -> tuple[int, int, int]:
-    """The counts of `NAMES` for one character."""
+    """Returns the counts of `NAMES` for one character."""
     left = cleaned(character)
     if "\uac00" <= character <= "\ud7a3":  # Hangul
         return 1, 0, int(len(left) > 1)

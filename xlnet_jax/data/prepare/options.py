@@ -17,21 +17,23 @@ class PrepareOptions:
         sample of the text that is not held out; `words`, `characters` and `bytes` are counted.
         None = the kind of the data set or of the tokenizer, or else of `family`.
       family: the model that will read the corpus; it decides the kind of vocabulary (None = xlnet).
-      dataset: `NAME` or `NAME:test` of `datasets`: the inputs are its files, read as they are.
-      vocab_size: pieces of the trained tokenizer (None = the largest of 32,000, 16,000, 8,000,
-        4,000, 2,000 and 1,000 that the text gives), or the most pieces of a counted vocabulary
-        (None = a million words, all characters and bytes).
-      sample_bytes: text for training the tokenizer, at most (exceeded by less than one document).
+      dataset: a published data set, `NAME` or `NAME:test` of `datasets`; the inputs are its files,
+        read unchanged.
+      vocab_size: number of pieces of the trained tokenizer (None = the largest of 32,000, 16,000,
+        8,000, 4,000, 2,000 and 1,000 that the text gives), or the largest number of pieces of a
+        counted vocabulary (None = a million words, all characters and bytes).
+      sample_bytes: largest size of the text that trains the tokenizer; exceeded by less than one
+        document.
       seed: of the sample and of the tokenizer's training.
       document, sentences, unwrap, field, heldout, errors, page_tokens: see `text.Request`.
       uncased, strip_accents, nfkc: steps of `tokenizer.Normalization`, added to the steps of the
-        given `tokenizer`, or the only steps of a vocabulary that is made here. A folder that was
-        begun with stripped accents goes on stripping them.
-      shard_bytes: source text of a work unit, which gives a shard per split; None = 64 MB, or 1 GB
-        from 1 TB of text on.
+        given `tokenizer`, or the only steps of a vocabulary that is made here. A resumed folder
+        that was begun with `strip_accents` keeps that step.
+      shard_bytes: size of the source text of a work unit, which gives one shard per split; None =
+        64 MB, or 1 GB if the text has at least 1 TB.
       data_dir: folder of TFDS; see `records.find_tfds`.
-      workers: processes of the engine `local`; None = one per core. Neither workers nor engine
-        change the result.
+      workers: processes of the engine `local`; None = one per core. Neither `workers` nor `engine`
+        changes the result.
       engine, beam_options: `local`, or `beam`, an Apache Beam pipeline with options such as
         `runner=DataflowRunner`.
     """
@@ -60,7 +62,7 @@ class PrepareOptions:
     beam_options: Sequence[str] = ()
 
     def steps(self) -> dict[str, bool]:
-        """The fields of `Normalization` that were asked for."""
+        """Returns the fields of `Normalization` that the options set."""
         asked = {"lower": self.uncased, "keep_accents": self.strip_accents, "nfkc": self.nfkc}
         return {name: name != "keep_accents" for name, is_on in asked.items() if is_on}
 

@@ -1,11 +1,11 @@
 """Text to a corpus: `prepare`.
 
     find files -> cut into work units -> (train a tokenizer, or count a vocabulary)
-               -> every unit on its own -> assemble
+               -> make each unit separately -> assemble
 
 A unit's files depend only on the request, the text and the unit's number (see `work_unit`). So any
 number of processes or machines may work (see `engine`), a killed run resumes with the missing
-units, and the corpus is the same byte for byte.
+units, and the corpus is always the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 
-# Values that `prepare.json` leaves out: what earlier versions began, without such fields, can be
-# resumed.
+# Default values, which `prepare.json` omits: so a corpus that an earlier version began, without
+# these fields, can be resumed.
 _BEFORE = {"vocabulary": "sentencepiece", "dataset": "", "unwrap": False}
-# The tokenizer's sample consists of parts of this size, larger if the text has more parts than
-# this: cutting a file in a bucket costs a request per part.
+# The size of a part of the tokenizer's sample, and about the largest number of parts of the text. A
+# larger text has larger parts, because cutting a file in a bucket costs a request per part.
 _SAMPLE_PART_BYTES, _SAMPLE_PARTS = 1_000_000, 20_000
 _TRAINING_THREADS = 8  # fixed: the model's bytes depend on it
-# Sizes of a trained tokenizer, of which the largest is taken that the text gives.
+# Default sizes of a trained tokenizer, tried in this order until the text has enough pieces.
 _PIECES = (32_000, 16_000, 8_000, 4_000, 2_000, 1_000)
 _TRAINED = ("sentencepiece", *subwords.LEVELS)  # the others are counted
 
@@ -68,13 +68,13 @@ class _Corpus(NamedTuple):
 
     @property
     def shard_bytes(self) -> int:
-        """Source text of a unit: 10 TB are 10,000 shards and not 156,250."""
+        """Bytes of source text per unit: 10 TB give 10,000 shards instead of 156,250."""
         is_small = sum(source.bytes for source in self.sources) < 10**12
         return self.options.shard_bytes or (64_000_000 if is_small else 10**9)
 
     def record(self) -> Json:
-        """The options that `prepare.json` holds and every later call must repeat. A difference is
-        reported in their order.
+        """Returns the options that `prepare.json` holds and that every later call must repeat. The
+        first difference, in their order, is reported.
         """
         options, level, given = self.options, self.request.vocabulary, self.tokenizer
         record: Json = {
@@ -106,7 +106,7 @@ class _Corpus(NamedTuple):
         return record | {"shard_bytes": self.shard_bytes}
 
     def units(self) -> list[Unit]:
-        """The work units; planned once, because it reads from every large file."""
+        """Plans the work units. Call it only once, because it reads parts of every large file."""
         if self.published:
             splits = "train", self.published.heldout
             return self.published.plan(self.sources, self.shard_bytes, splits)
@@ -122,9 +122,9 @@ def prepare(inputs: Sequence[str], output: str, options: PrepareOptions = DEFAUL
       output: folder to write, on disk or `gs://`; new, empty, or started by the same request.
       options: see `PrepareOptions`.
 
-    Returns the manifest. Raises BadInput: unusable text or options, a folder that belongs to
-    something else, another request than the first, or a file that cannot be written. RestartMe: a
-    worker process was killed, or a bucket did not answer; the same call resumes.
+    Returns the manifest. Raises BadInput: unusable text or options, a folder with other content, a
+    request that differs from the first, or a file that cannot be written. RestartMe: a worker
+    process was killed, or a bucket did not answer; the same call resumes.
     """
     if "," in output:
         raise BadInput(
@@ -178,7 +178,9 @@ def _check_options(options: PrepareOptions, published: Dataset | None) -> None:
 def _resolve(
     output: str, options: PrepareOptions, sources: Sequence[Source], published: Dataset | None
 ) -> _Corpus:
-    """The corpus that the options ask for. Raises BadInput for a tokenizer that does not fit."""
+    """Returns the corpus that the options ask for. Raises BadInput for a tokenizer that does not
+    fit.
+    """
     given = None if options.tokenizer is None else open_tokenizer(options.tokenizer)
     level = (published.vocabulary if published else options.vocabulary) or (
         given.level if given else MEMBERS[options.family or "xlnet"].vocabulary
@@ -227,7 +229,8 @@ def _make(corpus: _Corpus) -> Json:
     units = corpus.units()
     tokenizer = _write_tokenizer(corpus, units)
     refused = [name for name in MEMBERS if unexportable(tokenizer, name)]
-    # Nobody expects an export of counted vocabularies, which no member has.
+    # No message if every member refuses: that is a counted vocabulary, and nobody expects its
+    # export.
     if options.family in refused or 0 < len(refused) < len(MEMBERS):
         _log.log(
             logging.WARNING if options.family in refused else logging.INFO,
@@ -239,7 +242,7 @@ def _make(corpus: _Corpus) -> Json:
     try:
         return _assemble(output, units, tokenizer, corpus.record())
     except FileNotFoundError:
-        # A bucket has no lock: another process may have done the same and finished first.
+        # A bucket has no lock: another process may have finished the same corpus first.
         if manifests.MANIFEST not in files.listing(output):
             raise
         return resume.check_finished(output)
@@ -247,7 +250,7 @@ def _make(corpus: _Corpus) -> Json:
 
 def _write_tokenizer(corpus: _Corpus, units: list[Unit]) -> Tokenizer:
     """Copies, trains or counts the tokenizer of a folder that has none yet, and opens it. Raises
-    BadInput: no text, too small a bound, a published data set with other counts than the published
+    BadInput: no text, a `vocab_size` that is too small, word counts that differ from the published
     ones, or another tokenizer in the folder.
     """
     output, request, given = corpus.output, corpus.request, corpus.tokenizer
@@ -261,7 +264,7 @@ def _write_tokenizer(corpus: _Corpus, units: list[Unit]) -> Tokenizer:
         else:
             _log.info("counting %s", request.vocabulary)
             if corpus.published:
-                # All splits: the vocabulary does not depend on the split that is held out.
+                # All splits, so that the vocabulary does not depend on the held-out split.
                 units = corpus.published.plan(corpus.sources, corpus.shard_bytes, datasets.SPLITS)
             engines.run_units(output, units, None, request, corpus.options)
             counts, of_file = Counter[str](), Counter[str]()
@@ -289,7 +292,7 @@ def _write_tokenizer(corpus: _Corpus, units: list[Unit]) -> Tokenizer:
 
 
 def _train(path: str, corpus: _Corpus) -> None:
-    """Trains the tokenizer on parts of the text in random order, as many as the sample needs."""
+    """Trains the tokenizer on parts of the text in random order, until the sample is full."""
     request, options, sources = corpus.request, corpus.options, corpus.sources
     part_bytes = max(_SAMPLE_PART_BYTES, sum(source.bytes for source in sources) // _SAMPLE_PARTS)
     parts = plan(sources, part_bytes, request.document)
@@ -309,7 +312,7 @@ def _train(path: str, corpus: _Corpus) -> None:
         if size >= options.sample_bytes:
             break
     _check_any(len(sample), held_out)
-    # Warnings come after a minute here; the corpus may take a day.
+    # Warn now, after about a minute, because the corpus may take a day.
     marks.say(reader.dropped)
     if request.sentences == "punctuation" and not request.unwrap and (warning := wrapped(sample)):
         _log.warning("%s", warning)
@@ -340,8 +343,8 @@ def _check_any(train: int, held_out: int) -> None:
 
 
 def _assemble(output: str, units: Sequence[Unit], tokenizer: Tokenizer, options: Json) -> Json:
-    """Gives the shards their final names and writes the other files of the corpus, last the
-    manifest, which it returns.
+    """Renames the shards to their final names and writes the other files of the corpus, the
+    manifest last. Returns the manifest.
     """
     notes = list(in_threads(resume.read_note, work_unit.file_names(output, units, "json")))
     for index, (note, parts) in enumerate(zip(notes, units, strict=True)):
@@ -367,7 +370,9 @@ def _assemble(output: str, units: Sequence[Unit], tokenizer: Tokenizer, options:
             "replaced by U+FFFD, because it is not UTF-8: %s", quantity(counts["replaced"], "place")
         )
     if counts["empty"]:
-        _log.warning("left out, without text: %s", quantity(counts["empty"], "document"))
+        _log.warning(
+            "left out, because they have no text: %s", quantity(counts["empty"], "document")
+        )
     dropped = {name: sum(note["dropped"][name] for note in notes) for name in marks.NAMES}
     marks.say(dropped)
     manifest = {
@@ -394,7 +399,8 @@ def _assemble(output: str, units: Sequence[Unit], tokenizer: Tokenizer, options:
     if options["heldout"] and (warning := manifests.little_heldout(manifest)):
         _log.warning("%s", warning)
     manifest["sha256"] = manifests.content_hash(manifest)
-    # TFDS reads the shards next to the files it writes, so it must write there itself.
+    # TFDS reads the shards beside the files that it writes, so it must write into this folder
+    # itself.
     files.resolve(output)
     with files.translate_errors(output):
         manifests.write_tfds_metadata(output, manifest)
@@ -404,7 +410,7 @@ def _assemble(output: str, units: Sequence[Unit], tokenizer: Tokenizer, options:
 
 def _finish_split(output: str, split: str, entries: dict[int, Json], vocab_size: int) -> Json:
     """Renames the shards of a split, adds up their counts, and returns the split's entry in the
-    manifest. `entries` are those of the units' notes, by unit.
+    manifest. `entries` holds the split's entry in the note of each unit, by unit number.
     """
     names = [manifests.shard_name(split, number, len(entries)) for number in range(len(entries))]
 
@@ -418,14 +424,13 @@ def _finish_split(output: str, split: str, entries: dict[int, Json], vocab_size:
             raise BadInput(
                 f"{counts} is damaged ({error}); remove {note} and rerun the same command"
             ) from error
-        # An earlier attempt may have renamed it before it was killed, or another process renames it
-        # just now.
+        # An earlier, killed attempt or a concurrent process may already have renamed the shard.
         with contextlib.suppress(FileNotFoundError):
             files.rename(shard, os.path.join(output, name))
         return counts_V
 
     total_V = np.zeros(vocab_size, np.int64)
-    for counts_V in in_threads(finish, entries, names):  # not all at once: they would be gigabytes
+    for counts_V in in_threads(finish, entries, names):  # one by one: all may be gigabytes
         total_V += counts_V
     sizes = files.listing(output)
     for (index, entry), name in zip(entries.items(), names, strict=True):

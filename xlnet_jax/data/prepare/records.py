@@ -2,8 +2,8 @@
 stream of texts.
 
 A data set of TFDS is a folder, `DATA_DIR/NAME[/CONFIG]/VERSION`, found by that name and read
-without TensorFlow. TFDS itself would import the data set's code for the name of the default
-configuration, which often imports TensorFlow.
+without TensorFlow. To find the default configuration, TFDS itself would import the data set's code,
+which often imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def find_tfds(source: str, data_dir: str | None) -> File:
     a version.
 
     The default version is the newest, the default split `train`, and the default `data_dir` the
-    folder of TFDS. The time of change is taken from the file that describes the contents.
+    folder of TFDS. The modification time comes from `dataset_info.json`.
 
     Raises BadInput: the data set was not built, or not as ArrayRecord, or has no such split.
     RestartMe: the bucket does not answer.
@@ -80,7 +80,9 @@ def find_tfds(source: str, data_dir: str | None) -> File:
 
 
 def _versions(folder: str) -> list[str]:
-    """The versions in a folder, oldest first. An unfinished build has another name."""
+    """Returns the versions in a folder, oldest first. The folder of an unfinished build has another
+    name.
+    """
     names = (name for name in _subfolders(folder) if re.fullmatch(r"\d+\.\d+\.\d+", name))
     return sorted(names, key=lambda name: [*map(int, name.split("."))])
 
@@ -90,7 +92,7 @@ def _subfolders(folder: str) -> list[str]:
 
 
 def tfds_split(path: str, part: str = "") -> Any:
-    """TFDS's description of a split of a data set, or of a part of the split. Raises as
+    """Returns TFDS's description of a split of a data set, or of a part of the split. Raises as
     `find_tfds`.
     """
     builder, name = _dataset(path)
@@ -113,7 +115,7 @@ def tfds_rows(path: str) -> Iterator[dict[str, Any]]:
 
 
 def _plain(feature: Any, value: Any) -> Any:
-    """The value of a TFDS feature as Python has it, without bytes and arrays."""
+    """Returns the Python value of a TFDS feature, without bytes and arrays."""
     import tensorflow_datasets as tfds
 
     if isinstance(feature, tfds.features.ClassLabel):
@@ -130,7 +132,7 @@ def _plain(feature: Any, value: Any) -> Any:
 
 
 def _dataset(path: str) -> tuple[Any, str]:
-    """TFDS's builder of a data set, and the name of the split. Raises BadInput."""
+    """Returns TFDS's builder of a data set, and the name of the split. Raises BadInput."""
     import tensorflow_datasets as tfds
     from google.protobuf import json_format
 
@@ -140,7 +142,7 @@ def _dataset(path: str) -> tuple[Any, str]:
         with files.at(folder).translate_errors(folder):
             builder = tfds.builder_from_directory(folder)
             available = sorted(each.value for each in builder.info.available_file_formats())
-            if "array_record" in available:  # perhaps next to another
+            if "array_record" in available:  # perhaps beside another format
                 builder.info.set_file_format(
                     "array_record", override=True, override_if_initialized=True
                 )
@@ -194,7 +196,8 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
 
     first = start
     try:
-        # By default each record is a request to the bucket, which sends all the rest of the file.
+        # By default the reader sends a request per record, and the bucket answers with all the rest
+        # of the file.
         reader = array_record_module.ArrayRecordReader(
             file, "readahead_buffer_size:1048576,max_parallelism:1"
         )
@@ -203,7 +206,7 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
         reader.close()
     except (RuntimeError, IndexError) as error:
         where = f"{file}, record {first} or after it"
-        # A phrase of Google's client, which retries transient errors itself.
+        # Google's client retries transient errors itself, then reports this phrase.
         if "Retry policy exhausted" in str(error):
             raise RestartMe(
                 f"{where}: the bucket does not answer ({summary(error)}); rerun the same command"
@@ -212,7 +215,9 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
 
 
 def row_group_bytes(path: str) -> list[int]:
-    """The uncompressed size of every row group. Raises BadInput if this is no Parquet file."""
+    """Returns the uncompressed size of every row group in bytes. Raises BadInput if the file is not
+    Parquet.
+    """
     with _table(path) as table:
         return [
             table.metadata.row_group(index).total_byte_size for index in range(table.num_row_groups)
@@ -222,8 +227,8 @@ def row_group_bytes(path: str) -> list[int]:
 def parquet_texts(
     path: str, start: int, end: int, field: str
 ) -> Iterator[tuple[int, bytes | None]]:
-    """Yields a column of the row groups [start, end), every value (None for null) with its row in
-    the file.
+    """Yields the values of a column in the row groups [start, end), each after its row in the file;
+    None for null.
 
     Raises BadInput: there is no such column, it is not text, or the file is damaged.
     """
@@ -242,8 +247,8 @@ def parquet_texts(
         for batch in table.iter_batches(
             _ROWS, row_groups=range(start, end), columns=[field], use_threads=False
         ):
-            # Bytes, because nothing has checked that a string is UTF-8; Arrow's own error would
-            # name no row.
+            # Cast to bytes, because nothing has checked that a string is UTF-8, and Arrow's own
+            # error would not name the row.
             try:
                 values = batch.column(0).cast(pyarrow.large_binary())
             except pyarrow.ArrowNotImplementedError as error:
@@ -267,7 +272,9 @@ def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _table(path: str) -> Iterator[Any]:
-    """Opens a Parquet file. Raises BadInput for errors of reading it, also by the caller."""
+    """Opens a Parquet file. Raises BadInput for errors of reading it, also in the caller's `with`
+    block.
+    """
     import pyarrow
     from pyarrow import parquet
 
@@ -293,6 +300,8 @@ def _table(path: str) -> Iterator[Any]:
 
 
 def no_field(field: str, names: Iterable[str]) -> str:
-    """The message for a record without the field. Its names are quoted, because they are data."""
+    """Returns the message for a record without the field. It quotes the record's field names,
+    because they are data.
+    """
     shown = ", ".join(repr(name[:40]) for name in sorted(names)[:20])
     return f"no field {field!r}, but {shown or 'none at all'}; choose one with --field"

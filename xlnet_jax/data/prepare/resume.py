@@ -1,5 +1,5 @@
-"""Checks of the folder of `prepare`: new, begun by the same request or another, finished, or not a
-corpus.
+"""Checks of the folder of `prepare`, which may be new, begun by this or another request, finished,
+or not a corpus.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xlnet_jax.storage.files import Json
 
 
 def claim(output: str, options: Json, sources: Sequence[Source]) -> None:
-    """Writes the request with the time of change of each source, or checks that the same request
+    """Writes the request with the modification time of each source, or checks that the same request
     began the folder. Raises BadInput: the folder holds something else, or another request began it.
     """
     path = os.path.join(output, manifests.REQUEST)
@@ -33,9 +33,9 @@ def claim(output: str, options: Json, sources: Sequence[Source]) -> None:
     results = sorted(name for name in names if not name.startswith(manifests.REQUEST))
     if manifests.REQUEST not in names and results:
         raise BadInput(f"{output} holds other files ({results[0]}, ...); choose a new folder")
-    # A folder with only a request was left by an attempt that failed before it wrote anything else.
-    # Other options may fix that. In a bucket, which has no lock, another process may have just
-    # started.
+    # If the folder holds only a request, an attempt failed before it wrote anything else. Other
+    # options may be the remedy, so they replace the request. But not in a bucket: it has no lock,
+    # and another process may have just started.
     if not results and files.at(output).locks:
         files.write(path, files.to_json(now))
     elif manifests.REQUEST in names or not files.write_new(path, files.to_json(now)):
@@ -43,8 +43,8 @@ def claim(output: str, options: Json, sources: Sequence[Source]) -> None:
 
 
 def begun(output: str) -> dict[str, bool]:
-    """The recorded normalisation of the vocabulary of a folder; empty if it was not begun or is
-    damaged.
+    """Returns the recorded normalisation of a folder's vocabulary; empty if the folder was not
+    begun or its record is damaged.
     """
     if all(name.startswith(manifests.REQUEST) for name in files.listing(output)):
         return {}
@@ -65,8 +65,8 @@ def _compare(output: str, now: Json, finished: bool) -> None:
         ) from error
     was, is_now = options | sources, now["options"] | now["sources"]
     for name in {**was, **is_now}:
-        # Text that strict reading accepts is read the same with `replace`, so this option may
-        # change.
+        # `replace` does not change text that `strict` accepts, so `errors` may change from
+        # `strict`.
         if was.get(name) != is_now.get(name) and (name, was.get(name)) != ("errors", "strict"):
             size = " bytes" if name in sources | now["sources"] else ""
             raise BadInput(
@@ -80,8 +80,8 @@ def _compare(output: str, now: Json, finished: bool) -> None:
 
 
 def check_unchanged(output: str, sources: Sequence[Source], reader: TextReader) -> None:
-    """Checks that text already used is unchanged; reads only files with another time of change.
-    Raises BadInput.
+    """Checks that text already used is unchanged; reads only files whose modification time has
+    changed. Raises BadInput.
     """
     times = files.read_json(os.path.join(output, manifests.REQUEST))["mtime_ns"]
     touched = {source.path for source in sources if source.mtime_ns != times.get(source.path)}
@@ -104,7 +104,7 @@ def check_unchanged(output: str, sources: Sequence[Source], reader: TextReader) 
 
 
 def read_note(path: str) -> Json:
-    """Reads a unit's note. Raises BadInput if it is damaged, and FileNotFoundError."""
+    """Reads a unit's note. Raises BadInput if it is damaged, FileNotFoundError if it is missing."""
     try:
         note = files.read_json(path)
         if "sources" not in note:
@@ -117,7 +117,9 @@ def read_note(path: str) -> Json:
 
 
 def check_finished(output: str) -> Json:
-    """The manifest of a finished corpus. Raises BadInput unless all its files are there."""
+    """Returns the manifest of a finished corpus. Raises BadInput if a file is missing or
+    damaged.
+    """
     try:
         manifest = Corpus(output).manifest
         if "heldout" in manifest["splits"]:

@@ -9,7 +9,7 @@ records they hold.
     .gz or .zst after json or text     the same   bytes of the compressed file, always one part
 
 A source is a file, on disk or in a bucket (`gs://`), or a split of a TFDS data set. A work unit is
-a run of parts, which depend on the files alone, never on the engine or its workers.
+a run of consecutive parts. Parts depend only on the files, never on the engine or its workers.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
 class Part(NamedTuple):
-    """[start, end) of a source, cut between documents; the module's docstring says what the numbers
-    count.
+    """The range [start, end) of a source, cut between documents, in the unit that the module's
+    docstring gives.
     """
 
     path: str
@@ -49,7 +49,7 @@ class Part(NamedTuple):
     end: int
 
     def bad(self, number: int, message: str) -> BadInput:
-        """The error at a byte (of the decompressed text), row or example of the source."""
+        """Returns the error at a byte (of the decompressed text), row or example of the source."""
         kind = kind_of(self.path)
         noun = {"parquet": "row", "tfds": "example"}.get(kind.format, "byte")
         place = (
@@ -70,11 +70,11 @@ class Kind(NamedTuple):
     compression: str | None
     """Compression of text or json: `gzip`, `zstd` or None."""
     suffix: str
-    """Ending of the name before the one of the compression: `.jsonl`."""
+    """Ending of the name without the ending of the compression, such as `.jsonl`."""
 
 
 def kind_of(path: str) -> Kind:
-    """The kind of a source, by its name alone."""
+    """Returns the kind of a source, from its name alone."""
     if path.startswith(records.PREFIX):
         return Kind("tfds", None, "")
     stem, suffix = os.path.splitext(path.lower())
@@ -90,11 +90,11 @@ def find_sources(
 ) -> list[Source]:
     """Finds the sources of `inputs`, each once, sorted by path.
 
-    Inputs are files, folders (all files below them with one of `suffixes`; a warning counts the
-    others), glob patterns (`**` matches any depth), each on disk or `gs://`, and names for
-    `records.find_tfds`.
+    An input is a file, a folder or a glob pattern (`**` matches any depth), on disk or `gs://`, or
+    a name for `records.find_tfds`. A folder gives all files below it with one of `suffixes`; a
+    warning counts its other files.
 
-    Raises BadInput: an input names nothing, or nothing that can be read. RestartMe: the bucket does
+    Raises BadInput: an input names no file, or no file that can be read. RestartMe: the bucket does
     not answer.
     """
     found: dict[str, Source] = {}
@@ -144,7 +144,7 @@ def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[Unit
 
 
 def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Part, int]]:
-    """Yields the parts of a source in order, each with its bytes."""
+    """Yields the parts of a source in order, each with its size in bytes."""
     kind = kind_of(source.path)
     if kind.format == "tfds":
         count = records.tfds_split(source.path).num_examples
@@ -180,14 +180,14 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
                         break
                     yield Part(source.path, start, end), end - start
                     start = end
-        # A file that is a document is read even if it is empty, so that this is reported.
+        # Where a file is a document, an empty file is read too, so that it is reported.
         if source.bytes or (kind.format == "text" and document == "file"):
             yield Part(source.path, start, source.bytes), source.bytes - start
 
 
 def _read_line(file: IO[bytes], part: Part, start: int | None = None) -> bytes:
-    """Reads the rest of a line. Raises BadInput, with the byte `start` of the line (None = the
-    place of the file), if it is too long.
+    """Reads the rest of a line. Raises BadInput if it is too long; the message names the byte
+    `start` of the line (None = where reading began).
     """
     line = file.readline(LONGEST_LINE + 1)
     if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
@@ -200,7 +200,7 @@ def lines(part: Part, cut: bool = False) -> Iterator[tuple[int, bytes]]:
     """Yields the bytes of a part of text or json as runs of whole lines, each with its offset in
     the (decompressed) file.
 
-    With `cut` the part may be cut inside a line, and so may the runs. Raises OSError and BadInput:
+    With `cut`, both the part and the runs may be cut inside a line. Raises OSError and BadInput:
     the file cannot be read, is damaged, is shorter than it was, or has too long a line. RestartMe:
     the bucket does not answer.
     """

@@ -8,13 +8,13 @@
                punctuation  lines are cut further, after characters that end a sentence in
                             Unicode (Sentence_Terminal) or `…`
 
-`unwrap` joins the lines of a paragraph before that. A record of JSON-lines, Parquet or TFDS is
-always one document. Inside a document a blank line ends a paragraph.
+`unwrap` joins the lines of a paragraph before it is cut into sentences. A record of JSON-lines,
+Parquet or TFDS is always one document. Inside a document a blank line ends a paragraph.
 
-For a counted vocabulary every sentence ends with "\n". For byte-level BPE, in which a space begins
-a word, all sentences but the first of a document begin with a space: so the pieces are the same as
-of sentences joined by spaces. A part of a published data set (see `datasets`) is one document of
-its lines exactly as they are.
+For a counted vocabulary every sentence ends with "\n". In byte-level BPE a word begins with its
+space, so every sentence but the first of a document begins with a space: the pieces are then the
+same as if spaces joined the sentences. A part of a published data set (see `datasets`) is one
+document, and its lines are unchanged.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ Document = list[list[str]]
 """Paragraphs, each a list of normalised sentences; no paragraph and no sentence is empty."""
 
 LONGEST_DOCUMENT = 256_000_000
-"""Largest number of characters of a document, which is held in memory: whether it is held out
-depends on all of it.
+"""Largest number of characters of a document. It is held in memory, because its whole text decides
+whether it is held out.
 """
 
 _NEEDS_SPACE = ".!?…"  # they end a sentence only before white space
 _WIDE = (
-    "。︒︕︖﹒﹖﹗！．？｡"  # after them no space follows, and only wide quotes and brackets close
+    "。︒︕︖﹒﹖﹗！．？｡"  # no space needs to follow, and only wide quotes and brackets may close
 )
 _VISIBLE = re.compile(r"\S")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and what JSON may hold but UTF-8 cannot
+_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and surrogates: valid in JSON, not in UTF-8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +60,9 @@ class Request:
     Attributes:
       document, sentences: see the module's docstring.
       heldout: share of the documents that go to the split `heldout`.
-      errors: bytes that are not UTF-8, and documents without a sentence: `strict` refuses both;
-        `replace` puts U+FFFD for the bytes, leaves the documents out, and counts both.
+      errors: the treatment of bytes that are not UTF-8 and of documents without a sentence.
+        `strict` refuses both; `replace` puts U+FFFD for the bytes, leaves the documents out, and
+        counts both.
       field: the field of a record that holds the text.
       vocabulary: the level of the tokenizer; see `data.subwords` and `data.vocabulary`.
       dataset: a published data set, `NAME` or `NAME:test`, to which the rules above do not apply;
@@ -81,7 +82,7 @@ class Request:
     unwrap: bool = False
 
     def split_of(self, document: Document, part: Part) -> str:
-        """The split of a document: `train` or `heldout`."""
+        """Returns the split of a document: `train` or `heldout`."""
         if self.dataset:
             is_train = datasets.parse(self.dataset).split_of(part) == "train"
         else:
@@ -89,8 +90,8 @@ class Request:
         return "train" if is_train else "heldout"
 
     def held_out(self, document: Document) -> bool:
-        """Whether a document is held out. The normalised text alone decides, so equal documents
-        fall into the same split.
+        """Returns whether a document is held out. Only the normalised text decides, so equal
+        documents are in the same split.
         """
         lines = (
             sentence.removesuffix("\n") for sentence in itertools.chain.from_iterable(document)
@@ -106,11 +107,12 @@ class TextReader:
     """Reads parts as documents of normalised sentences, and counts what it replaces or leaves out.
 
     Attributes; those after `cleaned` describe the text read so far:
-      cleaned: `Tokenizer.cleaned`, whose losses are counted.
-      replaced: undecodable bytes or runs of them that were replaced by U+FFFD.
-      empty: documents without a sentence that were left out.
+      cleaned: `Tokenizer.cleaned`; `dropped` counts its losses.
+      replaced: number of undecodable bytes, or runs of bytes, that U+FFFD replaced.
+      empty: number of documents that were left out, because they have no sentence.
       dropped: what normalisation dropped, by `marks.NAMES`.
-      hashes: SHA-256 of every part read to its end: of its bytes (decompressed), or of its records.
+      hashes: SHA-256 of the decompressed bytes, or of the records, of every part that was read to
+        its end.
     """
 
     rules: Request
@@ -121,7 +123,7 @@ class TextReader:
     hashes: list[str] = dataclasses.field(default_factory=list)
 
     def documents(self, part: Part) -> Iterator[Document]:
-        """The documents of a part in order, each with at least one sentence.
+        """Yields the documents of a part in order, each with at least one sentence.
 
         Raises BadInput: not UTF-8, not text, empty, damaged, shorter than it was, or too long to
         hold in memory. RestartMe: the bucket does not answer.
@@ -145,7 +147,7 @@ class TextReader:
                 yield [[f"{sentence}\n" for sentence in paragraph] for paragraph in document]
 
     def digest(self, part: Part) -> str:
-        """The hash that `documents` adds to `hashes`, without checking the text. Raises as
+        """Returns the hash that `documents` adds to `hashes`, without checking the text. Raises as
         `documents` does.
         """
         for _ in self._raw(part):
@@ -153,7 +155,7 @@ class TextReader:
         return self.hashes.pop()
 
     def read(self, parts: Unit) -> list[dict[str, Any]]:
-        """The entries of the parts that were read, for a note and for the manifest."""
+        """Returns the entries of the read parts for a note and for the manifest."""
         return [
             part._asdict() | {"sha256": digest}
             for part, digest in zip(parts, self.hashes, strict=True)
@@ -181,7 +183,8 @@ class TextReader:
                 yield number, value
         self.hashes.append(digest.hexdigest())
 
-    # These yield every document with its byte, row or example; an empty document is [].
+    # `_published` and `_*_documents` yield every document with its byte, row or example; an empty
+    # document is [].
 
     def _published(self, part: Part) -> Iterator[tuple[Document, int]]:
         raw = b"".join(raw for _, raw in self._raw(part))
@@ -215,8 +218,8 @@ class TextReader:
     def _paragraphs(
         self, part: Part, lines: Iterable[tuple[int, str]], document: str
     ) -> Iterator[tuple[list[str], int]]:
-        """Yields the sentences between blank lines, or of every line that is not blank, each list
-        with its place.
+        """Yields the sentences of each paragraph, or of each line that is not blank if `document`
+        is `line`, as a list with its place.
         """
         size = 0
         # Old Mac files end their lines with a lone carriage return.
@@ -317,8 +320,8 @@ class TextReader:
 
 
 def wrapped(sentences: Sequence[str]) -> str | None:
-    """The advice if most sentences, though cut by punctuation, end without punctuation, because
-    lines are wrapped; otherwise None.
+    """Returns advice if most sentences end without punctuation although punctuation cuts the text,
+    so its lines are probably wrapped; otherwise None.
     """
     ended = sum(_sentence_ends()[1].search(sentence) is not None for sentence in sentences)
     if 2 * ended >= len(sentences):
@@ -330,8 +333,8 @@ def wrapped(sentences: Sequence[str]) -> str | None:
 
 
 def unwrapped(lines: Sequence[str]) -> str:
-    """Joins the lines of a paragraph, with a space except in scripts that have none. A hyphen
-    stays.
+    """Joins the lines of a paragraph with a space, or with none in scripts without spaces. Keeps a
+    hyphen at the end of a line.
     """
     joined = lines[0].strip()
     for line in map(str.strip, lines[1:]):
@@ -343,13 +346,13 @@ def unwrapped(lines: Sequence[str]) -> str:
 
 @functools.cache
 def _sentence_ends() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Patterns for the ends of sentences in a line, and for one at the end of the line. Unicode's
-    property is known to `tokenizers` but not to Python.
+    """Returns a pattern for sentence ends anywhere in a line, and a pattern for a sentence end at
+    the end of a line. `tokenizers` has Unicode's property, but Python does not.
     """
     drop = normalizers.Replace(
         tokenizers.Regex(rf"[\P{{Sentence_Terminal}}{_NEEDS_SPACE}{_WIDE}]"), ""
     )
-    # All characters but surrogates; above them are ideographs.
+    # All characters below U+20000 but surrogates; above are ideographs.
     others = drop.normalize_str("".join(map(chr, (*range(0xD800), *range(0xE000, 0x20000)))))
     # Patterns start with a character class and never backtrack: otherwise scanning takes ten times
     # as long, and a row of dots quadratic time. A wide full stop may be a decimal point.
@@ -364,8 +367,9 @@ def _sentence_ends() -> tuple[re.Pattern[str], re.Pattern[str]]:
 def split_sentences(line: str) -> Iterator[str]:
     """Cuts a line after sentence-final punctuation and the quotes or brackets that close after it.
 
-    White space and no lower-case letter must follow `. ! ? …`; anything may follow the punctuation
-    of other scripts, such as `。` and `।`. There is no list of abbreviations: "Mr. Smith" is cut.
+    After `. ! ? …` white space must follow, and then no lower-case letter. After the punctuation of
+    other scripts, such as `。` and `।`, anything may follow. There is no list of abbreviations:
+    "Mr. Smith" is cut.
     """
     start = 0
     for end in _sentence_ends()[0].finditer(line):

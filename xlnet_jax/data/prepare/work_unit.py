@@ -2,7 +2,7 @@
 
 The output depends only on the request, the text and the unit's number. A shard is written on the
 local disk, read again, and moved to its place, which may be in a bucket. The note is written last
-and means "done". Two processes on the same unit do no harm.
+and means "done". Two processes may safely make the same unit.
 """
 
 from __future__ import annotations
@@ -37,19 +37,21 @@ _ENCODE_CHARACTERS = 500_000  # text per call of SentencePiece
 
 
 def file_name(output: str, index: int, suffix: str) -> str:
-    """The name of a file of unit `index` until the corpus is finished: suffix `json` is its note,
-    the name of a split its shard.
+    """Returns the path of a file of unit `index` in an unfinished corpus: of its note for suffix
+    `json`, of its shard for the name of a split.
     """
     return os.path.join(output, FOLDER, f"{index:05d}.{suffix}")
 
 
 def file_names(output: str, units: Sequence[Any], suffix: str) -> list[str]:
-    """`file_name` of all units."""
+    """Returns `file_name` of all units."""
     return [file_name(output, index, suffix) for index in range(len(units))]
 
 
 def in_threads(function: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
-    """`map` with many calls at the same time: every request to a bucket costs a round trip."""
+    """Works as `map`, with many calls at the same time: every request to a bucket costs a round
+    trip.
+    """
     with ThreadPoolExecutor(_REQUESTS) as threads:
         yield from threads.map(function, *arguments)
 
@@ -91,7 +93,7 @@ class _SplitWriter:
         paragraph_S = np.repeat(
             np.arange(len(paragraphs)), [len(paragraph) for paragraph in paragraphs]
         )
-        # A sentence of zero-width characters alone leaves no piece and does not count.
+        # A sentence of only zero-width characters has no piece and does not count.
         paragraph_K, length_K = paragraph_S[length_S > 0], length_S[length_S > 0]
         document_K = document_P[paragraph_K]
         opens_document_K = np.diff(document_K, prepend=-1) > 0
@@ -135,8 +137,9 @@ def count_unit(output: str, index: int, parts: Unit, request: Request) -> int:
     """Writes the counts of one work unit; returns the number of pieces. Raises BadInput as
     `TextReader.documents`.
 
-    Words are counted in the training text alone: all others become `<unk>`. Characters and bytes
-    are counted in all text, held out or not, because each needs a piece.
+    Words are counted only in the training text: a word that occurs only in held-out text becomes
+    `<unk>`. Characters and bytes are counted in all text, held out or not, because each needs a
+    piece.
     """
     note = file_name(output, index, COUNTS)
     reader, counts, tokens = TextReader(request), Counter[str](), 0
@@ -159,7 +162,7 @@ def prepare_unit(
 ) -> int:
     """Writes the shards of one work unit (one per split that occurs), their token counts, and last
     the unit's note. Returns the number of tokens. Raises BadInput as `TextReader.documents` does,
-    and where a file cannot be written.
+    and if a file cannot be written.
     """
     note = file_name(output, index, "json")
     with files.translate_errors(note), files.scratch(file_name(output, index, "scratch")) as folder:
