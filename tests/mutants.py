@@ -2491,8 +2491,8 @@ MUTANTS = (
     Mutant(
         "sentences_are_never_dropped",
         OBJECTIVE,
-        "self.sentence_head.apply, variables, deterministic=rngs is None",
-        "self.sentence_head.apply, variables, deterministic=True",
+        "self.sentence_head.apply, variables, rngs=rngs",
+        "self.sentence_head.apply, variables",
         one("train/every_family", "test_every_dropout_is_on_in_training_and_off_elsewhere[albert]"),
     ),
     Mutant(
@@ -2505,8 +2505,8 @@ MUTANTS = (
     Mutant(
         "positions_are_never_dropped",
         "xlnet_jax/model/embeddings.py",
-        "(table_SND, masks_S, deterministic=deterministic)",
-        "(table_SND, masks_S, deterministic=True)",
+        "Dropout(self.config.dropout)(table_SND, masks_S)",
+        "table_SND",
         one("train/every_family", "test_every_dropout_is_on_in_training_and_off_elsewhere[xlnet]"),
     ),
     Mutant(

@@ -54,7 +54,7 @@ class EmbeddingHead(nn.Module):
         real_BCT = hidden.real_BCT.astype(h_BCTD.dtype)
         return jnp.einsum("bct,bctd->bcd", real_BCT, h_BCTD) / real_BCT.sum(axis=2)[:, :, None]
 
-    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
+    def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
         """loss_B of rows of two texts."""
         return contrastive_losses(self.vectors(hidden), self.temperature)
 

@@ -36,7 +36,7 @@ class TokenHead(nn.Module):
         """[B, T, features], at least float32."""
         return Linear(self.config, self.features, name="logits")(high(hidden.h_BCTD[:, 0]))
 
-    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
+    def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
         """loss_B: the mean -log p(label) over the words of each row. `labels["label"]` [B, T] is -1
         where no word starts.
         """
