@@ -218,7 +218,7 @@ def chain_without_cache(decoder: Any) -> Side:
             tokens_BT, rank_BT, jnp.zeros_like(tokens_BT), jnp.full((len(tokens_BT), 1), place)
         )
         memory = empty_memory(model.transformer.config, len(tokens_BT), 0)
-        out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+        out = model.transformer.apply({"params": params}, batch, memory)
         return jnp.argmax(model.logits(params, out.target_vectors_BPD)[:, 0], axis=1)
 
     def generate(prompts: list[list[int]], tokens: int, most: int | None = None) -> list[list[int]]:
@@ -326,7 +326,7 @@ def segments_without_cache(decoder: Any) -> Side:
         rank_BT = jnp.where(place_BT < length, place_BT, NEVER)
         last_B1 = jnp.full((len(tokens_BT), 1), length - 1)
         batch = forward_text(tokens_BT, rank_BT, jnp.zeros_like(tokens_BT), last_B1, continues=True)
-        out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+        out = model.transformer.apply({"params": params}, batch, memory)
         return jnp.argmax(model.logits(params, out.target_vectors_BPD)[:, 0], axis=1), out.memory
 
     def generate(prompts: list[list[int]], tokens: int) -> list[list[int]]:

@@ -2491,8 +2491,8 @@ MUTANTS = (
     Mutant(
         "sentences_are_never_dropped",
         OBJECTIVE,
-        "self.sentence_head.apply, variables, deterministic=rngs is None",
-        "self.sentence_head.apply, variables, deterministic=True",
+        "self.sentence_head.apply, variables, rngs=rngs",
+        "self.sentence_head.apply, variables",
         one("train/every_family", "test_every_dropout_is_on_in_training_and_off_elsewhere[albert]"),
     ),
     Mutant(
@@ -2505,8 +2505,8 @@ MUTANTS = (
     Mutant(
         "positions_are_never_dropped",
         "xlnet_jax/model/embeddings.py",
-        "(table_SND, masks_S, deterministic=deterministic)",
-        "(table_SND, masks_S, deterministic=True)",
+        "Dropout(self.config.dropout)(table_SND, masks_S)",
+        "table_SND",
         one("train/every_family", "test_every_dropout_is_on_in_training_and_off_elsewhere[xlnet]"),
     ),
     Mutant(
@@ -2856,8 +2856,8 @@ MUTANTS = (
     Mutant(
         "a_filled_text_loses_its_segments",
         "xlnet_jax/infer/decoder.py",
-        "*ordered, part.kind_N)",
-        "*ordered, 0 * part.kind_N)",
+        "text_U=part.text_U[order_U]",
+        "text_U=part.text_U[order_U], kind_N=0 * part.kind_N",
         one(
             "infer/learned_positions",
             "test_a_masked_xlnet_fills_by_the_logits_of_the_whole_text_with_cls_in_its_own_segment",

@@ -243,9 +243,7 @@ def test_texts_together_are_those_alone(model, params):
 
     @jax.jit
     def alone(params):
-        out = ours.transformer.apply(
-            {"params": params}, one, empty_memory(CONFIG.model, 1), deterministic=True
-        )
+        out = ours.transformer.apply({"params": params}, one, empty_memory(CONFIG.model, 1))
         return out.hidden_BTD[0], ours.logits(params, out.target_vectors_BPD)[0]
 
     h_TD, logits_PV = alone(params)

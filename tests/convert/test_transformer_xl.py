@@ -131,7 +131,7 @@ def segment(model, params, batch, memory):
     whole = language_model(
         Config(model=model, data=DataConfig(objective="clm", segment_len=T, reuse_len=T))
     )
-    out = whole.transformer.apply({"params": params}, batch, memory, deterministic=True)
+    out = whole.transformer.apply({"params": params}, batch, memory)
     last_BPD = out.target_vectors_BPD[:, -1:]
     p_BV = jax.nn.softmax(whole.logits(params, last_BPD))[:, 0]
     return whole.nll(params, out.target_vectors_BPD, batch.target_tokens), p_BV, out.memory

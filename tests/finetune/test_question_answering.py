@@ -62,9 +62,7 @@ def _head(beam):
     task = _task(beam=beam)
     head = task.head(dataclasses.replace(tiny.config().model, init_std=0.5, dropout=0.0))
     labels = {name: np.zeros(1, np.int32) for name in ("start", "end", "impossible")}
-    return head, head.init(
-        jax.random.key(0), _hidden(), labels, deterministic=True, method="losses"
-    )
+    return head, head.init(jax.random.key(0), _hidden(), labels, method="losses")
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +78,7 @@ def exhaustive():
         "end": pairs[:, 1],
         "impossible": np.zeros(len(pairs), np.int32),
     }
-    losses = jax.jit(
-        lambda labels: head.apply(params, hidden, labels, deterministic=True, method="losses")
-    )
+    losses = jax.jit(lambda labels: head.apply(params, hidden, labels, method="losses"))
     one, two = losses(labels), losses(labels | {"impossible": np.ones(len(pairs), np.int32)})
     # BCE(1) - BCE(0) = -logit, and BCE(0) = softplus(logit); both count half.
     legal = T * PARAGRAPH[0] + PARAGRAPH[0]
@@ -137,14 +133,12 @@ def test_one_dense_layer_finds_the_best_span_of_all():
     hidden = Hidden(h_BCTD, real_BCT, segments_BCT, jnp.arange(1), cls="first")
     head = task.head(dataclasses.replace(task.config.model, init_std=0.5))
     labels = {"start": np.array([4]), "end": np.array([6])}
-    params = nn.meta.unbox(
-        head.init(jax.random.key(0), hidden, labels, deterministic=True, method="losses")
-    )
+    params = nn.meta.unbox(head.init(jax.random.key(0), hidden, labels, method="losses"))
     kernel, bias = (
         np.asarray(params["params"]["logits"][name], np.float64) for name in ("kernel", "bias")
     )
     start_T, end_T = (h_TD @ kernel + bias).T
-    loss = head.apply(params, hidden, labels, deterministic=True, method="losses")
+    loss = head.apply(params, hidden, labels, method="losses")
     wanted = sum(np.log(np.exp(x).sum()) for x in (start_T, end_T)) - start_T[4] - end_T[6]
     np.testing.assert_allclose(np.asarray(loss), [wanted / 2], rtol=1e-5)
     place = np.arange(5)

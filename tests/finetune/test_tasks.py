@@ -167,12 +167,10 @@ def test_the_loss_of_words_is_their_mean():
     head = TokenHead(tiny.config().model, 3)
     hidden = _hidden(np.random.default_rng(0).normal(size=(1, 1, 5, D)))
     label = np.array([[-1, 2, -1, 0, -1]], np.int32)
-    params = head.init(
-        jax.random.key(0), hidden, {"label": label}, deterministic=True, method="losses"
-    )
+    params = head.init(jax.random.key(0), hidden, {"label": label}, method="losses")
     logits_TO = np.asarray(head.apply(params, hidden, method="logits"))[0]
     nll_TO = np.log(np.exp(logits_TO).sum(axis=1, keepdims=True)) - logits_TO
-    loss = head.apply(params, hidden, {"label": label}, deterministic=True, method="losses")
+    loss = head.apply(params, hidden, {"label": label}, method="losses")
     assert loss == pytest.approx((nll_TO[1, 2] + nll_TO[3, 0]) / 2, abs=1e-5)
 
 

@@ -110,7 +110,7 @@ def test_the_target_sees_its_past_and_the_source_sees_itself(member):
 
     def vectors(table_VD):
         out = recipe.model.transformer.apply(
-            {"params": {**params, "word_embedding": table_VD}}, batch, memory, deterministic=True
+            {"params": {**params, "word_embedding": table_VD}}, batch, memory
         )
         return (out.hidden_BTD[0] ** 3).sum(axis=-1)
 
@@ -189,7 +189,7 @@ def _without_cache(member, end):
             dataclasses.replace(_batch(member), tokens=rows[:, None, None], labels=labels)
         )
         memory = empty_memory(recipe.config.model, len(rows), 0)
-        out = recipe.model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+        out = recipe.model.transformer.apply({"params": params}, batch, memory)
         return jax.nn.log_softmax(
             recipe.model.logits(params, out.hidden_BTD[:, length - 1][:, None])[:, 0]
         )
@@ -282,7 +282,7 @@ def test_greedy_pieces_are_the_most_probable_without_a_cache(member):
         )
         batch = as_batch(task.batch([whole], 1))
         memory = empty_memory(recipe.config.model, 1, 0)
-        out = recipe.model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+        out = recipe.model.transformer.apply({"params": params}, batch, memory)
         logits = recipe.model.logits(params, out.hidden_BTD)[0, source - 1 : source + len(said) - 1]
         assert np.argmax(logits, axis=1).tolist() == said.tolist()
         chosen = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), said[:, None], axis=1)

@@ -83,7 +83,7 @@ def at_places(model, params, tokens_BN, kinds_BN, position_BP):
     """log p at some positions of texts that see all of themselves, [B, P, V]."""
     batch = forward_text(tokens_BN, np.zeros(tokens_BN.shape, np.int32), kinds_BN, position_BP)
     memory = empty_memory(model.transformer.config, len(tokens_BN), 0)
-    out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+    out = model.transformer.apply({"params": params}, batch, memory)
     return jax.nn.log_softmax(model.logits(params, out.target_vectors_BPD))
 
 

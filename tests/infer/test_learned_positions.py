@@ -53,7 +53,7 @@ def _log_probs(language, params, ids_1T, rank_1T):
     at_1T = np.arange(32, dtype=np.int32)[None]
     memory = empty_memory(language.transformer.config, 1, 0)
     batch = forward_text(ids_1T, rank_1T, 0 * at_1T, at_1T)
-    out = language.transformer.apply({"params": params}, batch, memory, deterministic=True)
+    out = language.transformer.apply({"params": params}, batch, memory)
     return jax.nn.log_softmax(language.logits(params, out.target_vectors_BPD)[0])
 
 

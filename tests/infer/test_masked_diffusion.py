@@ -33,7 +33,7 @@ def forward(model, params, tokens_BN):
         forward_text(tokens_BN, none_BN, none_BN, at_BN),
         empty_memory(model.transformer.config, len(at_BN)),
     )
-    out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+    out = model.transformer.apply({"params": params}, batch, memory)
     return jax.nn.log_softmax(model.logits(params, out.target_vectors_BPD))
 
 

@@ -80,7 +80,7 @@ def run(model, params, batch, memory):
     """The memory after a segment of one text, and the log-probabilities at its first target,
     [V].
     """
-    out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+    out = model.transformer.apply({"params": params}, batch, memory)
     return out.memory, jax.nn.log_softmax(model.logits(params, out.target_vectors_BPD)[0, 0])
 
 

@@ -124,7 +124,7 @@ class EmbeddingsOnly:
     config, parts = dataclasses.replace(tiny.config().model, d_model=12, vocab_size=96), Parts()
     objective = PLM
 
-    def init(self, key, batch, memory, *, deterministic):
+    def init(self, key, batch, memory):
         return {
             "params": {
                 "word_embedding": declared(
@@ -133,7 +133,7 @@ class EmbeddingsOnly:
             }
         }
 
-    def apply(self, variables, batch, memory, rows_B, *, deterministic, rngs=None):
+    def apply(self, variables, batch, memory, rows_B, rngs=None):
         table_VD = jax.lax.with_sharding_constraint(
             variables["params"]["word_embedding"], PartitionSpec()
         )

@@ -103,7 +103,7 @@ def test_with_same_length_each_query_sees_the_memory_len_newest_positions(x64):
     def vectors(h_BMD, table):
         given = params | {"word_embedding": table}
         new = Memory(h_BMD[None], memory.valid_B)
-        return model.apply({"params": given}, batch, new, deterministic=True).hidden_BTD[0]  # type: ignore[union-attr]
+        return model.apply({"params": given}, batch, new).hidden_BTD[0]  # type: ignore[union-attr]
 
     d_memory, d_table = jax.jit(jax.jacrev(vectors, argnums=(0, 1)))(
         memory.hidden_LBMD[0], params["word_embedding"]
@@ -133,7 +133,7 @@ def test_a_text_in_two_segments_is_the_text_in_one(norm, x64):
         batch = forward_text(
             tokens_BT, rank_BT, np.zeros_like(rank_BT), np.zeros((B, 1), np.int32), continues=True
         )
-        out = model.apply({"params": params}, batch, memory, deterministic=True)
+        out = model.apply({"params": params}, batch, memory)
         return out.hidden_BTD, out.memory  # type: ignore[union-attr]
 
     first_BTD, memory = run(tokens[:, :T], empty_memory(model.config, B))

@@ -114,7 +114,7 @@ def masks(**rates):
     )
 
     def run(p, key):
-        return model.apply({"params": p}, batch, memory, deterministic=False, rngs={"dropout": key})
+        return model.apply({"params": p}, batch, memory, rngs={"dropout": key})
 
     found = equations(jax.make_jaxpr(run)(params(), jax.random.key(0)).jaxpr)
     # Hashes are compared with a threshold as signed integers.
@@ -140,7 +140,7 @@ def test_dropout_is_at_the_sites_of_the_original_each_with_its_rate():
 
 def mask(x, rows_B, position_BQ=None):
     rngs = {"dropout": jax.random.key(3)}
-    return Dropout(0.5).apply({}, x, rows_B, position_BQ, deterministic=False, rngs=rngs)
+    return Dropout(0.5).apply({}, x, rows_B, position_BQ, rngs=rngs)
 
 
 def test_a_mask_is_the_same_on_one_two_and_eight_devices():
@@ -219,7 +219,6 @@ def test_every_site_stream_layer_and_step_has_a_mask_of_its_own(monkeypatch):
                 batch,
                 memory,
                 rngs={"dropout": jax.random.key(step)},
-                deterministic=False,
             )
     # Attention of two streams; of both at once its output, the activation, feed-forward output.
     a_layer = 2 + 3
@@ -245,9 +244,7 @@ def test_no_mask_depends_on_the_slot_of_a_target():
     @jax.jit
     def run(batch):
         rngs = {"dropout": jax.random.key(0)}
-        return model.apply(
-            {"params": params()}, batch, memory, deterministic=False, rngs=rngs
-        ).target_vectors_BPD
+        return model.apply({"params": params()}, batch, memory, rngs=rngs).target_vectors_BPD
 
     np.testing.assert_allclose(run(turned)[:, ::-1], run(batch), rtol=1e-5, atol=1e-5)
 

@@ -86,7 +86,7 @@ def make_params(config=CONFIG):
 
 @jax.jit
 def run(params, batch, memory):
-    return XLNet(CONFIG, R).apply({"params": params}, batch, memory, deterministic=True)
+    return XLNet(CONFIG, R).apply({"params": params}, batch, memory)
 
 
 def dependence(params, batch, memory, of):
@@ -95,9 +95,7 @@ def dependence(params, batch, memory, of):
     """
 
     def vectors(table):
-        out = XLNet(CONFIG, R).apply(
-            {"params": {**params, "word_embedding": table}}, batch, memory, deterministic=True
-        )
+        out = XLNet(CONFIG, R).apply({"params": {**params, "word_embedding": table}}, batch, memory)
         return of(out)
 
     direction = jax.random.normal(jax.random.key(9), (CONFIG.d_model,), jnp.float64)
@@ -196,7 +194,7 @@ def test_a_nan_in_slots_that_nobody_may_see_reaches_nobody(x64):
     )
 
     def loss(p, memory):
-        out = XLNet(CONFIG, R).apply({"params": p}, batch, memory, deterministic=True)
+        out = XLNet(CONFIG, R).apply({"params": p}, batch, memory)
         return jnp.sum(out.target_vectors_BPD) + jnp.sum(out.hidden_BTD), out
 
     gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
@@ -322,16 +320,16 @@ def test_shared_layers_equal_separate_ones_that_are_copies(x64):
 
 
 @pytest.mark.parametrize(
-    ("remat", "unroll", "deterministic", "expected"),
+    ("remat", "unroll", "rngs", "expected"),
     [
-        ("none", "on", False, True),
-        ("none", "on", True, False),
-        ("none", "off", False, False),
-        ("dots", "on", False, False),
+        ("none", "on", ("dropout",), True),
+        ("none", "on", (), False),
+        ("none", "off", ("dropout",), False),
+        ("dots", "on", ("dropout",), False),
     ],
 )
 def test_a_kernel_keeps_probabilities_in_training_without_loop_and_remat(
-    remat, unroll, deterministic, expected, monkeypatch
+    remat, unroll, rngs, expected, monkeypatch
 ):
     """Elsewhere they would be written for nothing, copied into a stack, or kept against the
     configuration.
@@ -346,13 +344,11 @@ def test_a_kernel_keeps_probabilities_in_training_without_loop_and_remat(
     config = dataclasses.replace(
         CONFIG, compute_dtype="float32", attention="xla", remat=remat, unroll=unroll
     )
-    model, batch, rngs = XLNet(config, R), make_batch(), {"dropout": jax.random.key(0)}
-    params = make_params(config)
+    model, batch, params = XLNet(config, R), make_batch(), make_params(config)
+    keys = dict.fromkeys(rngs, jax.random.key(0))
     asked.clear()
     jax.eval_shape(
-        lambda p: model.apply(
-            {"params": p}, batch, empty_memory(config, B), deterministic=deterministic, rngs=rngs
-        ),
+        lambda p: model.apply({"params": p}, batch, empty_memory(config, B), rngs=keys),
         params,
     )
     assert set(asked) == {expected}
@@ -370,7 +366,7 @@ def test_remat_changes_memory_and_nothing_else(remat, unroll):
         model = XLNet(dataclasses.replace(config, remat=policy), R)
 
         def loss(p):
-            out = model.apply({"params": p}, batch, empty_memory(config, B), deterministic=True)
+            out = model.apply({"params": p}, batch, empty_memory(config, B))
             return jnp.sum(MODEL.nll(p, out.target_vectors_BPD, batch.target_tokens))
 
         traced = jax.jit(jax.grad(loss)).trace(params)

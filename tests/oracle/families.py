@@ -247,7 +247,7 @@ def run(
         model = language_model(config)
         memory = empty_memory(config.model, B)
         loss, _ = mean_loss(params, model, batch, memory)
-        out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+        out = model.transformer.apply({"params": params}, batch, memory)
         found = {"logits": model.logits(params, out.hidden_BTD)}
         if config.data.sentence_loss:
             head = {"params": {name: params[name] for name in ("pooler", "sentence_head")}}
@@ -258,7 +258,6 @@ def run(
                         out.hidden_BTD,
                         dataclasses.replace(batch, label=jnp.full(B, label)),
                         jnp.arange(B),
-                        deterministic=True,
                     )
                     for label in (1, 0)
                 ],
@@ -270,7 +269,7 @@ def run(
         model, labels = task_model(config), batch.labels
         hidden = model.hidden(params, batch)
         variables = {"params": params["head"]}
-        loss_B = model.head.apply(variables, hidden, labels, deterministic=True, method="losses")
+        loss_B = model.head.apply(variables, hidden, labels, method="losses")
         loss = loss_B.mean()
         if config.finetune.task == "token_classification":  # there it is the mean over all words
             words_B = (labels["label"] >= 0).sum(axis=1)
@@ -281,7 +280,7 @@ def run(
                 variables, hidden, method=lambda head, x: head.logits(x.h_BCTD[:, 0])
             )
             return loss, {"logits": scores}
-        return loss, {"logits": model.head.apply(variables, hidden, deterministic=True)}
+        return loss, {"logits": model.head.apply(variables, hidden)}
 
     compute = jax.value_and_grad(of_pretraining if pretraining else of_task, has_aux=True)
     (loss, found), gradient = jax.jit(compute)(params)

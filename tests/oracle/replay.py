@@ -263,9 +263,7 @@ def measure(
             name: getattr(batch, name)[:, :0]
             for name in ("target_positions", "target_tokens", "target_weights")
         }
-        out = model.apply(
-            {"params": params}, dataclasses.replace(batch, **none), memory, deterministic=True
-        )
+        out = model.apply({"params": params}, dataclasses.replace(batch, **none), memory)
         vectors_BPD = at_targets(out.hidden_BTD, batch.target_positions)
         nll_BP = LanguageModel(model).nll(params, vectors_BPD, batch.target_tokens)
         return jnp.sum(nll_BP * batch.target_weights) / jnp.sum(batch.target_weights)

@@ -150,7 +150,7 @@ def measure(model: ModelConfig, params: Any, batch: Batch, memory: Memory) -> di
     )
     out: Any
     out, seen = whole.transformer.apply(
-        {"params": params}, batch, memory, deterministic=True, mutable=["layer_outputs"]
+        {"params": params}, batch, memory, mutable=["layer_outputs"]
     )
     (_, rows), gradient = jax.value_and_grad(mean_loss, has_aux=True)(params, whole, batch, memory)
     return {

@@ -187,7 +187,7 @@ def load(cls, folder: str):
 
 def run(params: dict, model: ModelConfig, batch: Batch, memory: Memory):
     batch, memory = jax.tree.map(jnp.asarray, (batch, memory))
-    return XLNet(model).apply({"params": params}, batch, memory, deterministic=True)
+    return XLNet(model).apply({"params": params}, batch, memory)
 
 
 def difference(ours, theirs) -> float:

@@ -170,7 +170,7 @@ def test_zero_memory_attends_to_zeros_and_is_emptied_every_1000_steps():
 
     @functools.partial(jax.jit, static_argnums=0)
     def run(model, memory, batch):
-        return model.apply({"params": params}, batch, memory, deterministic=True).hidden_BTD
+        return model.apply({"params": params}, batch, memory).hidden_BTD
 
     zeros = dataclasses.replace(junk, hidden_LBMD=jnp.zeros_like(junk.hidden_LBMD))
     goes_on = dataclasses.replace(batch, continues=np.ones(8, bool))
@@ -208,9 +208,7 @@ def test_position_dropout_per_row_draws_a_mask_for_every_row_once_for_all_layers
             hooks.position_masks(CompatConfig(switches), rows_B),
             {"dropout": jax.random.key(0)},
         )
-        return np.asarray(
-            RelativePositions(config).apply({}, 32, 24, keys, deterministic=False, rngs=rngs)
-        )
+        return np.asarray(RelativePositions(config).apply({}, 32, 24, keys, rngs=rngs))
 
     each, one = drawn("position_dropout_per_row", rows), drawn("", rows)
     assert each.shape == (3, N, D) and one.shape == (1, N, D)
@@ -226,7 +224,7 @@ def test_position_dropout_per_row_draws_a_mask_for_every_row_once_for_all_layers
         """Masks of the table in one step of the model."""
         recipe = make_recipe(with_switches(switches))
         batch, memory = tiny.batch(recipe.config, 0), empty_memory(recipe.config.model, 8)
-        run = functools.partial(recipe.model.transformer.init_with_output, deterministic=False)
+        run = recipe.model.transformer.init_with_output
         text = str(
             jax.make_jaxpr(run)(
                 {"params": jax.random.key(0), "dropout": jax.random.key(1)}, batch, memory
@@ -243,9 +241,7 @@ def test_glorot_mask_embedding_is_uniform_within_the_bound_of_the_released_model
 
     def vector(switches):
         config = dataclasses.replace(tiny.config().model, d_model=width, init_std=0.02)
-        run = functools.partial(
-            Embedding(config, CompatConfig(switches), Parts()).init, deterministic=True
-        )
+        run = Embedding(config, CompatConfig(switches), Parts()).init
         params = run(jax.random.key(0), example_batch(tiny.config(), 1), jnp.arange(1))["params"]
         return np.sort(nn.meta.unbox(params)["mask_embedding"])
 

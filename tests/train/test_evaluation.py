@@ -91,7 +91,7 @@ def by_hand(config, tokens, segment_len):
 @functools.partial(jax.jit, static_argnums=0)
 def forward(config, params, batch, memory):
     model = make_recipe(config).model
-    out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+    out = model.transformer.apply({"params": params}, batch, memory)
     return model.nll(params, out.target_vectors_BPD, batch.target_tokens)[0], out.memory
 
 

@@ -193,7 +193,7 @@ def test_the_loss_of_masked_diffusion_is_the_bound_by_hand(x64):
 
     @jax.jit
     def run(params):
-        out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+        out = model.transformer.apply({"params": params}, batch, memory)
         log_p_BPV = jax.nn.log_softmax(model.logits(params, out.target_vectors_BPD))
         return log_p_BPV, *mean_loss(params, model, batch, memory)
 
@@ -219,7 +219,7 @@ def test_a_prediction_looks_at_what_its_objective_allows_and_no_further(data):
 
     @jax.jit
     def vectors(batch):
-        return model.apply({"params": params}, batch, memory, deterministic=True).target_vectors_BPD
+        return model.apply({"params": params}, batch, memory).target_vectors_BPD
 
     base = vectors(batch)
     other = batch.tokens.copy()
@@ -304,7 +304,7 @@ def test_labels_are_smoothed_in_training_alone():
 
     @jax.jit
     def run(params):
-        out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+        out = model.transformer.apply({"params": params}, batch, memory)
         log_p_BPV = jax.nn.log_softmax(model.logits(params, out.target_vectors_BPD))
         losses = [
             mean_loss(params, model, batch, memory, *key)[0] for key in ((), (jax.random.key(0),))

@@ -69,7 +69,6 @@ def streams(tokens_BT):
         {"params": params},
         dataclasses.replace(batch, tokens=tokens_BT),
         recipe.empty_memory(4),
-        deterministic=True,
         mutable=["layer_outputs"],
     )
     return seen["layer_outputs"]["layers"]["content_stream"][0]
@@ -117,7 +116,6 @@ def test_no_layer_sees_a_later_token():
                 {"params": {**params, "word_embedding": table_VD}},
                 batch,
                 memory,
-                deterministic=True,
                 mutable=["layer_outputs"],
             )
             return seen["layer_outputs"]["layers"]["content_stream"][0][:, 0]
@@ -180,7 +178,7 @@ def test_windows_are_predicted_from_their_last_position_whatever_their_number():
         target_positions=zeros[:, None],
         auxiliary=None,
     )
-    out = jax.jit(functools.partial(recipe.model.transformer.apply, deterministic=True))(
+    out = jax.jit(recipe.model.transformer.apply)(
         {"params": params}, batch, recipe.empty_memory(len(zeros))
     )
     logs_NTV = jax.nn.log_softmax(recipe.model.logits(params, out.hidden_BTD))

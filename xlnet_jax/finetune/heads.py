@@ -67,12 +67,17 @@ class Summary(nn.Module):
     config: ModelConfig
 
     @nn.compact
+<<<<<<< HEAD
     def __call__(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
         """Returns one vector for each sequence, [B, C, D]."""
+=======
+    def __call__(self, hidden: Hidden) -> jax.Array:
+        """One vector for each sequence, [B, C, D]."""
+>>>>>>> w/less
         linear = Linear(self.config, self.config.d_model)
         nn.share_scope(self, linear)
         s_BCD = jnp.tanh(linear(hidden.cls_BCD))
-        return Dropout(dropout_rate(self.config))(s_BCD, hidden.rows_B, deterministic=deterministic)
+        return Dropout(dropout_rate(self.config))(s_BCD, hidden.rows_B)
 
 
 class Classifier(nn.Module):
@@ -93,6 +98,7 @@ class Classifier(nn.Module):
         self.summary = Summary(self.config) if summarised else None
         self.logits = Linear(self.config, self.outputs, use_bias=summarised)
 
+<<<<<<< HEAD
     def __call__(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
         """Returns logits_BCO, at least float32."""
         read_BCD = (
@@ -107,6 +113,20 @@ class Classifier(nn.Module):
     def predictions(self, hidden: Hidden) -> Labels:
         """Returns `logits` [B, C, O]."""
         return {"logits": self(hidden, deterministic=True)}
+=======
+    def __call__(self, hidden: Hidden) -> jax.Array:
+        """logits_BCO, at least float32."""
+        read_BCD = self.summary(hidden) if self.summary else hidden.cls_BCD
+        return self.logits(high(read_BCD))
+
+    def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
+        """loss_B."""
+        return self.loss(self(hidden), labels["label"])
+
+    def predictions(self, hidden: Hidden) -> Labels:
+        """`logits` [B, C, O]."""
+        return {"logits": self(hidden)}
+>>>>>>> w/less
 
 
 def cross_entropy(logits_BCO: jax.Array, label_B: jax.Array) -> jax.Array:

@@ -101,15 +101,21 @@ class AnswerClass(nn.Module):
     config: ModelConfig
 
     @nn.compact
+<<<<<<< HEAD
     def __call__(self, hidden: Hidden, start_BT: jax.Array, *, deterministic: bool) -> jax.Array:
         """Returns the logit [B], from the vector of CLS and the mean of all vectors, weighted by
         the softmax of `start_BT`.
+=======
+    def __call__(self, hidden: Hidden, start_BT: jax.Array) -> jax.Array:
+        """The logit [B], from the vector of CLS and the mean vector of the start, weighted by the
+        softmax of `start_BT`.
+>>>>>>> w/less
         """
         h_BTD = hidden.h_BCTD[:, 0]
         start_BD = jnp.einsum("bt,btd->bd", jax.nn.softmax(start_BT).astype(h_BTD.dtype), h_BTD)
         x_B1E = jnp.concatenate([start_BD, hidden.cls_BCD[:, 0]], axis=-1)[:, None]
         x_B1D = jnp.tanh(Linear(self.config, self.config.d_model, name="dense_0")(x_B1E))
-        x_B1D = Dropout(self.config.dropout)(x_B1D, hidden.rows_B, deterministic=deterministic)
+        x_B1D = Dropout(self.config.dropout)(x_B1D, hidden.rows_B)
         return Linear(self.config, 1, use_bias=False, name="dense_1")(high(x_B1D))[:, 0, 0]
 
 
@@ -125,15 +131,21 @@ class AnswerHead(nn.Module):
         self.end_logits = EndLogits(self.config)
         self.answer_class = AnswerClass(self.config)
 
+<<<<<<< HEAD
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
         """Returns loss_B as in the module's docstring. Labels, each [B]: start and end (positions),
         impossible (0 or 1).
+=======
+    def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
+        """loss_B of the module's docstring; labels [B]: start and end (positions), impossible (0 or
+        1).
+>>>>>>> w/less
         """
         h_BTD, allowed_BT = hidden.h_BCTD[:, 0], _allowed(hidden)
         start_BT = jnp.where(allowed_BT, self.start_logits(h_BTD), FAR)
         end_BT = self.end_logits(h_BTD, _vectors(h_BTD, labels["start"][:, None]))[:, 0]
         end_BT = jnp.where(allowed_BT, end_BT, FAR)
-        logit_B = self.answer_class(hidden, start_BT, deterministic=deterministic)
+        logit_B = self.answer_class(hidden, start_BT)
         # log(1 + exp(x)) - x y, without overflow.
         no_answer_B = jax.nn.softplus(logit_B) - logit_B * labels["impossible"].astype(
             logit_B.dtype
@@ -157,7 +169,7 @@ class AnswerHead(nn.Module):
             "start_score": start_score_BK,
             "end": end_BKK - T,
             "end_score": end_score_BKK,
-            "no_answer": self.answer_class(hidden, logits_BT, deterministic=True),
+            "no_answer": self.answer_class(hidden, logits_BT),
         }
 
 
@@ -177,8 +189,13 @@ class SpanHead(nn.Module):
         start_end_BT2 = self.logits(high(hidden.h_BCTD[:, 0]))
         return start_end_BT2[..., 0], start_end_BT2[..., 1]
 
+<<<<<<< HEAD
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
         """Returns loss_B. Labels, each [B]: start and end (positions)."""
+=======
+    def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
+        """loss_B; labels: start, end (positions), both [B]."""
+>>>>>>> w/less
         return _span_losses(*self._scores(hidden), labels)
 
     def predictions(self, hidden: Hidden) -> Labels:

@@ -49,11 +49,11 @@ class TaskModel:
         """
         inputs, config = self._segment(batch, 0), self.transformer.config
         memory = empty_memory(config, len(inputs.tokens), 0)
-        params = self.transformer.init(key, inputs, memory, deterministic=True)["params"]
+        params = self.transformer.init(key, inputs, memory)["params"]
         h_NTD = jnp.zeros((*inputs.tokens.shape, config.d_model), config.compute_dtype)
         hidden = self._as_hidden(batch, h_NTD, jnp.arange(len(batch.tokens)))
         key = jax.random.fold_in(key, 1)
-        variables = self.head.init(key, hidden, batch.labels, deterministic=True, method="losses")
+        variables = self.head.init(key, hidden, batch.labels, method="losses")
         # A head that only pools has no parameters.
         return {**params, "head": variables.get("params", {})}
 
@@ -100,7 +100,7 @@ class TaskModel:
             hidden,
             batch.labels,
             method="losses",
-            **_dropout(dropout_key, 2),
+            rngs=_dropout(dropout_key, 2),
         )
 
     def hidden(
@@ -122,7 +122,7 @@ class TaskModel:
                 self._segment(batch, segment),
                 memory,
                 rows_N,
-                **_dropout(dropout_key, 3 + segment),
+                rngs=_dropout(dropout_key, 3 + segment),
             )
 
         slots = config.memory_len if S > 1 else 0
@@ -141,7 +141,7 @@ class TaskModel:
         )
         drop = Dropout(dropout_rate(config) if dropped else 0.0)
         h_NTD = drop.apply(
-            {}, run(params, S - 1, memory).hidden_BTD, rows_N, **_dropout(dropout_key, 1)
+            {}, run(params, S - 1, memory).hidden_BTD, rows_N, rngs=_dropout(dropout_key, 1)
         )
         return self._as_hidden(batch, h_NTD, rows_B)  # type: ignore[arg-type]
 
@@ -175,6 +175,7 @@ class TaskModel:
         )
 
 
+<<<<<<< HEAD
 def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
     """Returns arguments of `apply`. Without a key dropout is off; every use has a different
     `number`.
@@ -183,6 +184,11 @@ def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
         "deterministic": key is None,
         "rngs": key if key is None else {"dropout": jax.random.fold_in(key, number)},
     }
+=======
+def _dropout(key: jax.Array | None, number: int) -> dict[str, jax.Array] | None:
+    """`rngs` of `apply`: without a key dropout is off; every use has another `number`."""
+    return None if key is None else {"dropout": jax.random.fold_in(key, number)}
+>>>>>>> w/less
 
 
 def task_recipe(task: Task, row: Row, config: Config) -> Recipe:

@@ -307,11 +307,10 @@ class Task(abc.ABC):
         """Returns the head, a Flax module. Its parameters are under `head`; their depth is
         `model.layers.HEAD_DEPTH`.
 
-            losses(hidden, labels, *, deterministic)    loss_B. It must use all parameters, because
-                                                        `init` runs it. In training it gets the rows
-                                                        of one device (and micro-batch).
-            predictions(hidden)                         small arrays with rows first, without
-                                                        dropout: logits, vectors
+            losses(hidden, labels)    loss_B. It must use all parameters, because `init` runs it. In
+                                      training it gets the rows of one device (and micro-batch).
+            predictions(hidden)       small arrays with rows first, without dropout: logits,
+                                      vectors
 
         Build a head from `heads.Linear` (logical axes, float32 gradients). Logits and losses are at
         least float32. Dropout needs an rng named `dropout`. For the export, `Peer.heads` has the

@@ -124,8 +124,6 @@ class Attention(nn.Module):
         x_BSD: jax.Array,
         memory: jax.Array | Kept,
         inputs: AttentionInputs,
-        *,
-        deterministic: bool,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
         """Returns the rows of all streams, as in `transformer.Layer`; with `Kept` also keys and
         values of the content rows.
@@ -171,13 +169,11 @@ class Attention(nn.Module):
             biases=biases,
             segment_2HE=segment_2HE,
             max_distance=config.memory_len - 1 if config.same_length else None,
-            save=config.saves_probabilities and not deterministic,
+            save=config.saves_probabilities and self.has_rng("dropout"),
         )
-        o_BSHE = self._attend(q_BSHE, inputs, score, implementation, deterministic)
+        o_BSHE = self._attend(q_BSHE, inputs, score, implementation)
         o_BSD = self._biased("output", weighted("bshe,dhe->bsd", o_BSHE, kernel["output"]))
-        o_BSD = Dropout(config.dropout)(
-            o_BSD, inputs.rows_B, inputs.position_BS, deterministic=deterministic
-        )
+        o_BSD = Dropout(config.dropout)(o_BSD, inputs.rows_B, inputs.position_BS)
         return x_BSD + o_BSD if pre else norm(x_BSD + o_BSD).astype(dtype), rows
 
     def _kernels(self, depth: Depth) -> dict[str, jax.Array]:
@@ -225,11 +221,10 @@ class Attention(nn.Module):
         inputs: AttentionInputs,
         arguments: Callable[..., xla.Arguments],
         implementation: str,
-        deterministic: bool,
     ) -> jax.Array:
         """Returns the weighted sums of all streams; `arguments` has the fields that they share."""
         config, outputs, start = self.config, [], 0
-        drops = config.attention_dropout and not deterministic
+        drops = config.attention_dropout and self.has_rng("dropout")
         dropout_key = draw_key(self.make_rng("dropout")) if drops else None
         for number, stream in enumerate(inputs.streams):
             end = start + stream.limit_BQ.shape[1]

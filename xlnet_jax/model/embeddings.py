@@ -173,8 +173,6 @@ class Embedding(nn.Module):
         batch: Batch,
         rows_B: jax.Array,
         place_BT: jax.Array | None = None,
-        *,
-        deterministic: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Returns content stream h_BTD and query stream g_BPD (None without a query stream), in the
         compute dtype. `place_BT` are the tokens' positions in the text; None: the first T.
@@ -209,9 +207,7 @@ class Embedding(nn.Module):
             shape, init = (config.d_model,), hooks.mask_initializer(self.compat, config.d_model)
             mask_D = parameter(self, "mask_embedding", shape, ("embed",), "vector", 0, init)
 
-        h_BTD = Dropout(config.dropout, name="token_dropout")(
-            h_BTD, rows_B, at_BT, deterministic=deterministic
-        )
+        h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, rows_B, at_BT)
         if self.parts.projected:
             h_BTD = Dense(
                 config, config.d_model, (None, "embed"), "kernel", 0, name="embedding_projection"
@@ -221,9 +217,7 @@ class Embedding(nn.Module):
         if mask_D is None or self.parts.targets != "query" or not target_BP.shape[1]:
             return h_BTD, None
         g_BPD = jnp.broadcast_to(mask_D, (*target_BP.shape, config.d_model)).astype(dtype)
-        g_BPD = Dropout(config.dropout, name="query_dropout")(
-            g_BPD, rows_B, target_BP, deterministic=deterministic
-        )
+        g_BPD = Dropout(config.dropout, name="query_dropout")(g_BPD, rows_B, target_BP)
         return h_BTD, g_BPD
 
     def _words(self, tokens_BT: jax.Array, width: int) -> jax.Array:
@@ -251,15 +245,21 @@ class RelativePositions(nn.Module):
     config: ModelConfig
 
     @nn.compact
+<<<<<<< HEAD
     def __call__(
         self, segment_len: int, memory_len: int, masks_S: jax.Array, *, deterministic: bool
     ) -> jax.Array:
         """Returns the table after dropout, [S, N, D] in at least float32; `masks_S` are the keys of
         the S masks.
+=======
+    def __call__(self, segment_len: int, memory_len: int, masks_S: jax.Array) -> jax.Array:
+        """The table after its dropout, [S, N, D] in at least float32, with S masks by their
+        keys.
+>>>>>>> w/less
         """
         table_ND = positions.sinusoids(self.config, segment_len, memory_len)
         table_SND = jnp.broadcast_to(table_ND, (len(masks_S), *table_ND.shape))
-        return Dropout(self.config.dropout)(table_SND, masks_S, deterministic=deterministic)
+        return Dropout(self.config.dropout)(table_SND, masks_S)
 
 
 def without_gradient(padding_BT: jax.Array, x_BTD: jax.Array) -> jax.Array:

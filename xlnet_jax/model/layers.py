@@ -250,7 +250,7 @@ ACTIVATIONS = {
 
 class Dropout(nn.Module):
     """Dropout whose masks are functions of (key, row, position, feature), with a key of the rng
-    `dropout` per call.
+    `dropout` per call; off without this rng.
     """
 
     rate: float
@@ -261,13 +261,11 @@ class Dropout(nn.Module):
         x_BQF: jax.Array,
         rows_B: jax.Array,
         position_BQ: jax.Array | None = None,
-        *,
-        deterministic: bool,
     ) -> jax.Array:
         """Drops elements of x. rows_B are row numbers in the global batch, position_BQ positions in
         the segment (None: 0, 1, ..).
         """
-        if deterministic or not self.rate:
+        if not (self.rate and self.has_rng("dropout")):
             return x_BQF
         _, Q, F = x_BQF.shape
         position_BQ = jnp.arange(Q)[None] if position_BQ is None else position_BQ
@@ -313,22 +311,25 @@ class FeedForward(nn.Module):
     parts: Parts
 
     @nn.compact
+<<<<<<< HEAD
     def __call__(
         self, x_BSD: jax.Array, rows_B: jax.Array, position_BS: jax.Array, *, deterministic: bool
     ) -> jax.Array:
         """Returns the rows of both streams; see `transformer.Layer`."""
+=======
+    def __call__(self, x_BSD: jax.Array, rows_B: jax.Array, position_BS: jax.Array) -> jax.Array:
+        """The rows of both streams; see `transformer.Layer`."""
+>>>>>>> w/less
         config, depth = self.config, layer_depths(self.config)
         pre, norm = config.norm == "pre", layer_norm("norm", config, depth)
         y_BSD = norm(x_BSD).astype(x_BSD.dtype) if pre else x_BSD
         y_BSF = Dense(config, config.d_ff, ("embed", "ff"), "matrix", depth, name="inner")(y_BSD)
         y_BSF = ACTIVATIONS[config.activation](y_BSF)
-        y_BSF = Dropout(config.activation_dropout)(
-            y_BSF, rows_B, position_BS, deterministic=deterministic
-        )
+        y_BSF = Dropout(config.activation_dropout)(y_BSF, rows_B, position_BS)
         outer_init = residual_init(config, self.parts)
         outer = Dense(
             config, config.d_model, ("ff", "embed"), "matrix", depth, outer_init, name="outer"
         )
         y_BSD = outer(y_BSF)
-        y_BSD = Dropout(config.dropout)(y_BSD, rows_B, position_BS, deterministic=deterministic)
+        y_BSD = Dropout(config.dropout)(y_BSD, rows_B, position_BS)
         return x_BSD + y_BSD if pre else norm(x_BSD + y_BSD).astype(x_BSD.dtype)

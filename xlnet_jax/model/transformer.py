@@ -79,7 +79,6 @@ class Layer(nn.Module):
     config: ModelConfig
     parts: Parts
     reuse_len: int | None
-    deterministic: bool
 
     @nn.compact
     def __call__(
@@ -99,11 +98,9 @@ class Layer(nn.Module):
         # With learned positions all of a segment is fresh text, so R is the segment length in
         # training.
         attention = Attention(self.config, self.parts, self.reuse_len or T, name="attention")
-        x_BSD, rows = attention(x_BSD, memory, inputs, deterministic=self.deterministic)
+        x_BSD, rows = attention(x_BSD, memory, inputs)
         feed_forward = FeedForward(self.config, self.parts, name="feed_forward")
-        x_BSD = feed_forward(
-            x_BSD, inputs.rows_B, inputs.position_BS, deterministic=self.deterministic
-        )
+        x_BSD = feed_forward(x_BSD, inputs.rows_B, inputs.position_BS)
         # Stored only if a caller makes the collection mutable: auxiliary losses read
         # `layer_outputs`, tests read both.
         self.sow("layer_outputs", "content_stream", x_BSD[:, :T])
@@ -141,11 +138,10 @@ class XLNet(nn.Module):
         memory: Memory | Cache,
         rows_B: jax.Array | None = None,
         *,
-        deterministic: bool,
         place_BT: jax.Array | None = None,
         limit_BP: jax.Array | None = None,
     ) -> Output:
-        """Runs one segment.
+        """Runs one segment, with dropout if Flax's `apply` gets an rng named `dropout`.
 
         Args:
           batch: B rows of T tokens and P target slots; with P = 0 there is no query stream.
@@ -154,7 +150,6 @@ class XLNet(nn.Module):
             its segment, and all have segment number 0.
           rows_B: row numbers in the global batch, if `batch` is a part of it; they select the
             dropout masks.
-          deterministic: True switches dropout off; False needs an rng named `dropout`.
           place_BT: with a cache, the positions of the tokens in the segment; None: they are its
             first T. A token whose position is past the segment is not kept.
           limit_BP: the targets see only ranks below these; None: below the ranks of the tokens at
@@ -167,7 +162,7 @@ class XLNet(nn.Module):
         embedding = Embedding(config, self.compat, parts, name="embedding")
         # One flat tree of parameters, although two modules declare them.
         nn.share_scope(self, embedding)
-        x_BSD, g_BPD = embedding(batch, rows_B, place_BT, deterministic=deterministic)
+        x_BSD, g_BPD = embedding(batch, rows_B, place_BT)
         position_BS = jnp.broadcast_to(jnp.arange(T), (B, T))
         # Content sees ranks up to its own. Padding has the highest limit: it sees all text, but not
         # itself.
@@ -177,7 +172,7 @@ class XLNet(nn.Module):
             position_BS = jnp.concatenate([position_BS, T + batch.target_positions], axis=1)
             streams += (query_stream(batch, limit_BP),)
 
-        past = self._past(batch, memory, place_BT, rows_B, deterministic)
+        past = self._past(batch, memory, place_BT, rows_B)
         M = past.rank_BK.shape[1] - T
         zeros_BM = jnp.zeros((B, M), batch.segments.dtype)
         inputs = AttentionInputs(
@@ -195,18 +190,16 @@ class XLNet(nn.Module):
             else Biases(config, parts, 0, name="biases")(),
         )
 
-        x_BSD, kept = self._layers(deterministic)(x_BSD, past.kept, inputs)
+        x_BSD, kept = self._layers()(x_BSD, past.kept, inputs)
         if parts.final_norm:
             x_BSD = layer_norm("final_norm", config, config.layers)(x_BSD).astype(x_BSD.dtype)
         return Output(
             hidden_BTD=x_BSD[:, :T],
-            target_vectors_BPD=self._target_vectors(x_BSD, batch, rows_B, deterministic)
-            if P
-            else None,
+            target_vectors_BPD=self._target_vectors(x_BSD, batch, rows_B) if P else None,
             memory=past.carry(kept),
         )
 
-    def _layers(self, deterministic: bool) -> Any:
+    def _layers(self) -> Any:
         """Returns all layers and their memory as one scan: (all streams, memory of all layers) ->
         (all streams, memory of the next segment); see `Layer`. Each layer has its own parameters,
         stacked over a leading axis L; with `share_layers` all layers use the same parameters,
@@ -216,7 +209,7 @@ class XLNet(nn.Module):
         # A CPU copies all arrays that a loop stacks and slices: parameters, gradients, saved
         # activations. But outside training unrolled layers cost more compile time than they save.
         unrolled = config.unroll == "on" or (
-            config.unroll == "auto" and config.on_cpu and not deterministic
+            config.unroll == "auto" and config.on_cpu and self.has_rng("dropout")
         )
         if config.remat != "none":
             body = nn.remat(Layer, policy=REMAT_POLICIES[config.remat], prevent_cse=unrolled)
@@ -233,7 +226,7 @@ class XLNet(nn.Module):
             in_axes=(0, nn.broadcast),  # type: ignore[arg-type]
             metadata_params={nn.PARTITION_NAME: "layers"},
             unroll=config.layers if unrolled else 1,
-        )(config, self.parts, self.reuse_len, deterministic, name="layers")
+        )(config, self.parts, self.reuse_len, name="layers")
 
     def _past(
         self,
@@ -241,7 +234,6 @@ class XLNet(nn.Module):
         memory: Memory | Cache,
         place_BT: jax.Array | None,
         rows_B: jax.Array,
-        deterministic: bool,
     ) -> Past:
         """Reads the memory or the cache."""
         T = batch.tokens.shape[1]
@@ -259,14 +251,12 @@ class XLNet(nn.Module):
             # One mask for the whole batch: the table is the same for all its rows.
             masks_S = hooks.position_masks(self.compat, rows_B)
             table = RelativePositions(self.config, name="positions")
-            table_SND = table(T, M, masks_S, deterministic=deterministic)
+            table_SND = table(T, M, masks_S)
         reuse = T if self.reuse_len is None else min(self.reuse_len, T)
         carry = functools.partial(Memory, valid_B=jnp.minimum(M, valid_B + reuse))
         return Past(kept, rank_BK, carry, table_SND)
 
-    def _target_vectors(
-        self, x_BSD: jax.Array, batch: Batch, rows_B: jax.Array, deterministic: bool
-    ) -> jax.Array:
+    def _target_vectors(self, x_BSD: jax.Array, batch: Batch, rows_B: jax.Array) -> jax.Array:
         """Returns `Output.target_vectors_BPD`."""
         T, target_BP = batch.tokens.shape[1], batch.target_positions
         if self.parts.targets == "content":
@@ -276,7 +266,7 @@ class XLNet(nn.Module):
         if not self.parts.output_dropout:
             return vectors_BPD
         dropout = Dropout(self.config.dropout, name="output_dropout")
-        return dropout(vectors_BPD, rows_B, target_BP, deterministic=deterministic)
+        return dropout(vectors_BPD, rows_B, target_BP)
 
 
 def query_stream(batch: Batch, limit_BP: jax.Array | None) -> AttentionStream:

@@ -86,7 +86,7 @@ class LanguageModel:
         example.
         """
         memory = empty_memory(self.transformer.config, len(batch.direction))
-        params = self.transformer.init(key, batch, memory, deterministic=True)["params"]
+        params = self.transformer.init(key, batch, memory)["params"]
         embedding = nn.meta.unbox(params["word_embedding"])
         vectors_BPD = jnp.zeros((1, 1, self.transformer.config.d_model))
         # Another key: with the same key, parameters of equal names would draw equal numbers.
@@ -95,9 +95,7 @@ class LanguageModel:
         h_BTD = jnp.zeros((*batch.tokens.shape, self.transformer.config.d_model))
         if self.sentences:
             rows_B = jnp.arange(len(h_BTD))
-            of_pairs = self.sentence_head.init(
-                jax.random.fold_in(key, 3), h_BTD, batch, rows_B, deterministic=True
-            )
+            of_pairs = self.sentence_head.init(jax.random.fold_in(key, 3), h_BTD, batch, rows_B)
             params |= of_pairs["params"]
         if self.auxiliary is not None:
             streams_LBTD = jnp.broadcast_to(h_BTD, (self.transformer.config.layers, *h_BTD.shape))
@@ -181,9 +179,7 @@ class LanguageModel:
         if memory is None:
             memory = empty_memory(self.transformer.config, len(batch.tokens), 0)
         rngs = None if dropout_key is None else {"dropout": dropout_key}
-        return self.transformer.apply(
-            {"params": params}, batch, memory, rows_B, deterministic=rngs is None, rngs=rngs, **more
-        )
+        return self.transformer.apply({"params": params}, batch, memory, rows_B, rngs=rngs, **more)
 
     def row_losses(
         self,
@@ -214,9 +210,7 @@ class LanguageModel:
             variables = {"params": {name: params[name] for name in ("pooler", "sentence_head")}}
             rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 1)}
             rows_B = jnp.arange(len(weight_B)) if rows_B is None else rows_B
-            head: Any = functools.partial(
-                self.sentence_head.apply, variables, deterministic=rngs is None, rngs=rngs
-            )
+            head: Any = functools.partial(self.sentence_head.apply, variables, rngs=rngs)
             nll_B = head(out.hidden_BTD, batch, rows_B)
             label_B = batch.label_weight.astype(weight_B.dtype)
             sums["sentences"] = heads.weighed(nll_B, label_B), label_B

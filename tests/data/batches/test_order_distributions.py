@@ -138,9 +138,7 @@ def _program(reuse_len):
 
     @jax.jit
     def after(memory, batch):
-        return recipe.model.transformer.apply(
-            {"params": params}, batch, memory, deterministic=True
-        ).memory
+        return recipe.model.transformer.apply({"params": params}, batch, memory).memory
 
     return recipe.empty_memory(len(ROWS)), after
 
