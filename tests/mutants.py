@@ -2995,11 +2995,11 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "many_labels_are_one",
+        "embeddings_are_no_task",
         "xlnet_jax/finetune/tasks.py",
-        '"multi_label_classification": MultiLabelClassification',
-        '"multi_label_classification": Classification',
-        one("finetune/setup", "test_a_task_needs_two_labels"),
+        '"embeddings": Embeddings,',
+        "",
+        one("convert/names", "test_every_task_has_a_class_and_a_head_there"),
     ),
     Mutant(
         "numbers_are_classes",
