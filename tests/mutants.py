@@ -3774,8 +3774,8 @@ MUTANTS = (
     Mutant(
         "a_filled_text_loses_its_segments",
         "xlnet_jax/infer/decoder.py",
-        "*ordered, part.kind_N)",
-        "*ordered, 0 * part.kind_N)",
+        "text_U=part.text_U[order_U]",
+        "text_U=part.text_U[order_U], kind_N=0 * part.kind_N",
         one(
             "infer/learned_positions",
             "test_a_masked_xlnet_fills_by_the_logits_of_the_whole_text_with_cls_in_its_own_segment",
