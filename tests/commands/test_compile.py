@@ -287,6 +287,28 @@ def test_what_the_compiler_refuses_with_options_is_one_line(monkeypatch):
         compile.attempt(make_recipe(config), SimpleNamespace(devices=jax.devices()[:1]))
 
 
+def test_the_peak_counts_an_aliased_result_once_and_the_arguments_of_a_refused_program(monkeypatch):
+    """The state is donated: what a step returns of it takes its place."""
+
+    def refuse():
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Used 2.00K of 1.00K hbm.")
+
+    def attempt(made):
+        monkeypatch.setattr(compile, "lower", lambda *_: (None, SimpleNamespace(compile=made)))
+        topology = SimpleNamespace(devices=jax.devices()[:1], hbm_bytes=122)
+        return compile.attempt(make_recipe(tiny_tpu.config()), topology)
+
+    monkeypatch.setattr(compile, "argument_bytes", lambda _: {"parameters": 60, "batch": 40})
+    sizes = {"argument": 100, "output": 90, "alias": 80, "temp": 7, "generated_code": 5}
+    memory = SimpleNamespace(**{f"{name}_size_in_bytes": size for name, size in sizes.items()})
+    compiled = SimpleNamespace(memory_analysis=lambda: memory)
+    trial = attempt(lambda: compiled)
+    assert (trial.needed, trial.temp, trial.fits) == (122, 7, True)
+    assert not dataclasses.replace(trial, available=121).fits
+    trial = attempt(refuse)
+    assert (trial.needed, trial.available, trial.fits) == (2048 + 100, 1024, False)
+
+
 def test_without_libtpu_the_extra_is_named(monkeypatch, capsys):
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
     real = importlib.util.find_spec

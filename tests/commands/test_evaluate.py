@@ -97,6 +97,18 @@ def test_joint_likelihoods_equal_those_of_the_library_window_by_window(run, caps
     assert nats["best"] < nats["log_mean_exp"] < nats["random"]
 
 
+def test_a_loss_is_divided_by_the_unknown_tokens_and_by_their_text():
+    tokenizer = data_fixtures.tokenizer()
+    unknown_U = tokenizer.encode("Bado kilu menora.")
+    found = joint.in_units(np.float64(12.0), unknown_U, tokenizer)
+    characters, size = (per_V[unknown_U].sum() for per_V in tokenizer.text_lengths())
+    assert found == {
+        "nats_per_token": pytest.approx(12 / len(unknown_U)),
+        "bits_per_character": pytest.approx(12 / np.log(2) / characters),
+        "bits_per_byte": pytest.approx(12 / np.log(2) / size),
+    }
+
+
 def test_windows_are_evenly_spaced_and_short_splits_are_refused():
     mixture = tiny.mixture(tiny.Words(tokens=100))
     text = mixture.corpora[0].text

@@ -11,16 +11,18 @@ import signal
 import time
 
 import data_fixtures
+import numpy as np
 import pytest
 import tiny
 from hosts import Hosts
 
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.export import export
-from xlnet_jax.commands.finetune import finetune
+from xlnet_jax.commands.finetune import _job, finetune
 from xlnet_jax.commands.predict import predict
 from xlnet_jax.data.tokenizer import train_tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.setup import prepare
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train import evaluation
 
@@ -124,6 +126,25 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(
         BadInput, match=r"text 1: the number of texts is 3, and in training it was 1 \(sentence\)"
     ):
         predict(str(undisturbed), texts=["bame\tdono\tkira"])
+
+
+def test_run_n_of_several_adds_n_to_the_seeds_and_stops_where_it_is_asked(tmp_path, settings):
+    train, dev = prepare(settings(), str(tmp_path / "seed_0"))
+    jobs = [
+        _job(train, dev, str(tmp_path / f"seed_{n}"), n, stop_at)
+        for n, stop_at in enumerate((None, 5, 99))
+    ]
+    first = vars(train.task.config.seeds)
+    for n, job in enumerate(jobs):
+        assert vars(job.config.seeds) == {name: seed + n for name, seed in first.items()}
+    assert [job.stop for job in jobs] == [STEPS, 5, STEPS]
+
+
+def test_several_seeds_do_not_go_into_the_folder_of_one_run(tmp_path, settings):
+    run = str(tmp_path / "run")
+    tiny.save_run(run, tiny.config(), {"w": np.zeros(2, np.float32)})
+    with pytest.raises(BadInput, match="holds a run of one seed; name another .* --seeds=2"):
+        finetune(settings(), run, seeds=2, dry_run=True)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 
 import data_fixtures
 import jax
@@ -15,9 +16,15 @@ from special_ids import CLS, SEP
 from xlnet_jax.config import Config, FinetuneConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.classification import MultiLabelClassification, MultipleChoice
+from xlnet_jax.finetune import evaluation
+from xlnet_jax.finetune.classification import (
+    Classification,
+    MultiLabelClassification,
+    MultipleChoice,
+)
 from xlnet_jax.finetune.embeddings import EmbeddingHead, Embeddings, contrastive_losses
 from xlnet_jax.finetune.heads import binary_cross_entropy
+from xlnet_jax.finetune.setup import encode_examples
 from xlnet_jax.finetune.task import Example, Hidden
 from xlnet_jax.finetune.token_classification import TokenClassification, TokenHead
 
@@ -99,6 +106,26 @@ def test_a_text_has_any_number_of_labels(label):
         BadInput, match="x.csv, row 2: unknown label 'd'; finetune.labels are a, b, c"
     ):
         task.encode(0, example._replace(label=("d",)))
+
+
+def test_only_a_better_evaluation_writes_its_predictions(tmp_path, monkeypatch):
+    """Those that are there belong to the best checkpoint, which is kept."""
+    task = Classification(_config(labels="no,yes"), data_fixtures.tokenizer())
+    dev = encode_examples(task, "dev.tsv", [Example(("bame",), "yes", "dev.tsv, row 2")])
+    written, before = tmp_path / "predictions.jsonl", tmp_path / "evaluations.jsonl"
+    for score, earlier, writes in ((1, None, True), (0, 1, False), (1, 1, False), (1, 0.5, True)):
+        if earlier is not None:
+            before.write_text(json.dumps({"step": 4, "score": earlier}) + "\n")
+        predictions = {"logits": np.array([[[0.0, 2 * score - 1]]])}
+        monkeypatch.setattr(
+            evaluation,
+            "predictor",
+            lambda *_, said=predictions: lambda *_: (np.ones(1), said),
+        )
+        found = evaluation.TaskEvaluator(None, None, dev, str(tmp_path), None)(None)
+        assert (found["score"], found["rank"]) == (score, -score)
+        assert written.exists() == writes
+        written.unlink(missing_ok=True)
 
 
 SENTENCE = Example(

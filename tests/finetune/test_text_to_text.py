@@ -33,6 +33,7 @@ from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import encode_examples, prepare, rows_of
 from xlnet_jax.finetune.task import Example
 from xlnet_jax.finetune.text_to_text import TextToText, as_batch
+from xlnet_jax.infer import text_to_text
 from xlnet_jax.infer.beam import Beam, _penalty, search
 from xlnet_jax.infer.options import Decoding
 from xlnet_jax.infer.text_to_text import Writer
@@ -287,6 +288,22 @@ def test_greedy_pieces_are_the_most_probable_without_a_cache(member):
         assert np.argmax(logits, axis=1).tolist() == said.tolist()
         chosen = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), said[:, None], axis=1)
         assert float(chosen.sum()) == pytest.approx(float(log_prob), abs=1e-3)
+
+
+def test_targets_of_a_beam_search_come_in_the_order_of_their_sources(monkeypatch):
+    """Batches have sources of similar lengths; the fault: targets of other sources."""
+    task, recipe, params = _trained("xlnet")
+    wide = dataclasses.replace(recipe, config=recipe.config.changed(finetune={"beam": 4}))
+
+    def lengths(model, beam, params, tokens_BQ, length_B, alpha):
+        return np.repeat(length_B[:, None], beam.longest, axis=1), -1.0 * length_B, 0
+
+    monkeypatch.setattr(text_to_text, "search", lengths)
+    rows = _rows(task)
+    found = Writer(task, wide, meshes.make_mesh(wide.config.mesh), 8)(params, rows)
+    source_N = np.array([row.labels["source"][0] for row in rows])
+    assert found["log_prob"].tolist() == (-1.0 * source_N).tolist() and len({*source_N}) > 2
+    assert found["tokens"].tolist() == np.repeat(source_N[:, None], 12 + 1, axis=1).tolist()
 
 
 def test_batches_are_by_length_and_a_function_of_the_step():
