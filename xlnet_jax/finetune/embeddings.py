@@ -54,13 +54,8 @@ class EmbeddingHead(nn.Module):
         real_BCT = hidden.real_BCT.astype(h_BCTD.dtype)
         return jnp.einsum("bct,bctd->bcd", real_BCT, h_BCTD) / real_BCT.sum(axis=2)[:, :, None]
 
-<<<<<<< HEAD
-    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """Returns loss_B of rows of two texts."""
-=======
     def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
-        """loss_B of rows of two texts."""
->>>>>>> w/less
+        """Returns loss_B of rows of two texts."""
         return contrastive_losses(self.vectors(hidden), self.temperature)
 
     def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:

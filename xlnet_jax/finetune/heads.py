@@ -67,13 +67,8 @@ class Summary(nn.Module):
     config: ModelConfig
 
     @nn.compact
-<<<<<<< HEAD
-    def __call__(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
-        """Returns one vector for each sequence, [B, C, D]."""
-=======
     def __call__(self, hidden: Hidden) -> jax.Array:
-        """One vector for each sequence, [B, C, D]."""
->>>>>>> w/less
+        """Returns one vector for each sequence, [B, C, D]."""
         linear = Linear(self.config, self.config.d_model)
         nn.share_scope(self, linear)
         s_BCD = jnp.tanh(linear(hidden.cls_BCD))
@@ -98,35 +93,18 @@ class Classifier(nn.Module):
         self.summary = Summary(self.config) if summarised else None
         self.logits = Linear(self.config, self.outputs, use_bias=summarised)
 
-<<<<<<< HEAD
-    def __call__(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
-        """Returns logits_BCO, at least float32."""
-        read_BCD = (
-            self.summary(hidden, deterministic=deterministic) if self.summary else hidden.cls_BCD
-        )
-        return self.logits(high(read_BCD))
-
-    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """Returns loss_B."""
-        return self.loss(self(hidden, deterministic=deterministic), labels["label"])
-
-    def predictions(self, hidden: Hidden) -> Labels:
-        """Returns `logits` [B, C, O]."""
-        return {"logits": self(hidden, deterministic=True)}
-=======
     def __call__(self, hidden: Hidden) -> jax.Array:
-        """logits_BCO, at least float32."""
+        """Returns logits_BCO, at least float32."""
         read_BCD = self.summary(hidden) if self.summary else hidden.cls_BCD
         return self.logits(high(read_BCD))
 
     def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
-        """loss_B."""
+        """Returns loss_B."""
         return self.loss(self(hidden), labels["label"])
 
     def predictions(self, hidden: Hidden) -> Labels:
-        """`logits` [B, C, O]."""
+        """Returns `logits` [B, C, O]."""
         return {"logits": self(hidden)}
->>>>>>> w/less
 
 
 def cross_entropy(logits_BCO: jax.Array, label_B: jax.Array) -> jax.Array:

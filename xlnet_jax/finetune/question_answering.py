@@ -101,15 +101,9 @@ class AnswerClass(nn.Module):
     config: ModelConfig
 
     @nn.compact
-<<<<<<< HEAD
-    def __call__(self, hidden: Hidden, start_BT: jax.Array, *, deterministic: bool) -> jax.Array:
+    def __call__(self, hidden: Hidden, start_BT: jax.Array) -> jax.Array:
         """Returns the logit [B], from the vector of CLS and the mean of all vectors, weighted by
         the softmax of `start_BT`.
-=======
-    def __call__(self, hidden: Hidden, start_BT: jax.Array) -> jax.Array:
-        """The logit [B], from the vector of CLS and the mean vector of the start, weighted by the
-        softmax of `start_BT`.
->>>>>>> w/less
         """
         h_BTD = hidden.h_BCTD[:, 0]
         start_BD = jnp.einsum("bt,btd->bd", jax.nn.softmax(start_BT).astype(h_BTD.dtype), h_BTD)
@@ -131,15 +125,9 @@ class AnswerHead(nn.Module):
         self.end_logits = EndLogits(self.config)
         self.answer_class = AnswerClass(self.config)
 
-<<<<<<< HEAD
-    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
+    def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
         """Returns loss_B as in the module's docstring. Labels, each [B]: start and end (positions),
         impossible (0 or 1).
-=======
-    def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
-        """loss_B of the module's docstring; labels [B]: start and end (positions), impossible (0 or
-        1).
->>>>>>> w/less
         """
         h_BTD, allowed_BT = hidden.h_BCTD[:, 0], _allowed(hidden)
         start_BT = jnp.where(allowed_BT, self.start_logits(h_BTD), FAR)
@@ -189,13 +177,8 @@ class SpanHead(nn.Module):
         start_end_BT2 = self.logits(high(hidden.h_BCTD[:, 0]))
         return start_end_BT2[..., 0], start_end_BT2[..., 1]
 
-<<<<<<< HEAD
-    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """Returns loss_B. Labels, each [B]: start and end (positions)."""
-=======
     def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
-        """loss_B; labels: start, end (positions), both [B]."""
->>>>>>> w/less
+        """Returns loss_B. Labels, each [B]: start and end (positions)."""
         return _span_losses(*self._scores(hidden), labels)
 
     def predictions(self, hidden: Hidden) -> Labels:

@@ -175,20 +175,11 @@ class TaskModel:
         )
 
 
-<<<<<<< HEAD
-def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
-    """Returns arguments of `apply`. Without a key dropout is off; every use has a different
+def _dropout(key: jax.Array | None, number: int) -> dict[str, jax.Array] | None:
+    """Returns `rngs` of `apply`: without a key dropout is off; every use has a different
     `number`.
     """
-    return {
-        "deterministic": key is None,
-        "rngs": key if key is None else {"dropout": jax.random.fold_in(key, number)},
-    }
-=======
-def _dropout(key: jax.Array | None, number: int) -> dict[str, jax.Array] | None:
-    """`rngs` of `apply`: without a key dropout is off; every use has another `number`."""
     return None if key is None else {"dropout": jax.random.fold_in(key, number)}
->>>>>>> w/less
 
 
 def task_recipe(task: Task, row: Row, config: Config) -> Recipe:

@@ -36,15 +36,9 @@ class TokenHead(nn.Module):
         """Returns the logits, [B, T, features], at least float32."""
         return Linear(self.config, self.features, name="logits")(high(hidden.h_BCTD[:, 0]))
 
-<<<<<<< HEAD
-    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
+    def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
         """Returns loss_B: the mean -log p(label) over the words of each row. The array
         `labels["label"]`, [B, T], is -1 where no word starts.
-=======
-    def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
-        """loss_B: the mean -log p(label) over the words of each row. `labels["label"]` [B, T] is -1
-        where no word starts.
->>>>>>> w/less
         """
         is_word_BT, logits_BTO = labels["label"] >= 0, self.logits(hidden)
         logits_NO = logits_BTO.reshape(-1, self.features)

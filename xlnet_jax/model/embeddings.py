@@ -245,17 +245,9 @@ class RelativePositions(nn.Module):
     config: ModelConfig
 
     @nn.compact
-<<<<<<< HEAD
-    def __call__(
-        self, segment_len: int, memory_len: int, masks_S: jax.Array, *, deterministic: bool
-    ) -> jax.Array:
+    def __call__(self, segment_len: int, memory_len: int, masks_S: jax.Array) -> jax.Array:
         """Returns the table after dropout, [S, N, D] in at least float32; `masks_S` are the keys of
         the S masks.
-=======
-    def __call__(self, segment_len: int, memory_len: int, masks_S: jax.Array) -> jax.Array:
-        """The table after its dropout, [S, N, D] in at least float32, with S masks by their
-        keys.
->>>>>>> w/less
         """
         table_ND = positions.sinusoids(self.config, segment_len, memory_len)
         table_SND = jnp.broadcast_to(table_ND, (len(masks_S), *table_ND.shape))

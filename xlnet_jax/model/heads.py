@@ -162,15 +162,8 @@ class SentenceHead(nn.Module):
     parts: Parts
 
     @nn.compact
-<<<<<<< HEAD
-    def __call__(
-        self, h_BTD: jax.Array, batch: Batch, rows_B: jax.Array, *, deterministic: bool
-    ) -> jax.Array:
-        """Returns -log p(`batch.label`) in nats, [B], at least float32."""
-=======
     def __call__(self, h_BTD: jax.Array, batch: Batch, rows_B: jax.Array) -> jax.Array:
-        """-log p(`batch.label`) in nats, [B], at least float32."""
->>>>>>> w/less
+        """Returns -log p(`batch.label`) in nats, [B], at least float32."""
         config, D = self.config, self.config.d_model
         h_B1D = jnp.take_along_axis(h_BTD, batch.summary_position[:, None, None], axis=1)
         pooler = Dense(config, D, ("embed", None), "kernel", HEAD_DEPTH, name="pooler")

@@ -311,15 +311,8 @@ class FeedForward(nn.Module):
     parts: Parts
 
     @nn.compact
-<<<<<<< HEAD
-    def __call__(
-        self, x_BSD: jax.Array, rows_B: jax.Array, position_BS: jax.Array, *, deterministic: bool
-    ) -> jax.Array:
-        """Returns the rows of both streams; see `transformer.Layer`."""
-=======
     def __call__(self, x_BSD: jax.Array, rows_B: jax.Array, position_BS: jax.Array) -> jax.Array:
-        """The rows of both streams; see `transformer.Layer`."""
->>>>>>> w/less
+        """Returns the rows of both streams; see `transformer.Layer`."""
         config, depth = self.config, layer_depths(self.config)
         pre, norm = config.norm == "pre", layer_norm("norm", config, depth)
         y_BSD = norm(x_BSD).astype(x_BSD.dtype) if pre else x_BSD

@@ -2,8 +2,8 @@
 to decay the learning rate from there.
 
 That checkpoint is only read. The branch saves the state as its own first checkpoint before it
-trains, and does not need the other run afterwards. A start that is killed before this save reads
-the other run again.
+trains, and does not need the other run afterwards. If a start is killed before this save, the next
+start reads the other run again.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def parse_origin(text: str) -> Origin:
 
 
 def origin_of(config: Config, workdir: str, given: str | None) -> Origin | None:
-    """Where the run in `workdir` starts or has started, by its `config.json` or else by the option
-    `given`; None = it is no branch. Raises BadInput if the two differ, or if the other run does not
-    exist.
+    """Returns the origin of the run in `workdir`, from its `config.json` or else from the option
+    `given`; None if the run is no branch. Raises BadInput if the two differ, or if the other run
+    does not exist.
     """
     started = workdirs.read_config(workdir) or {}
     files.check_types(started, {"branch": str}, f"{workdir}/config.json")
@@ -140,8 +140,9 @@ def warn_of_rise(found: Restored, config: Config, workdir: str) -> None:
 
 
 def rate_left(config: Config, updates: int) -> float | None:
-    """The learning rate of the last of these updates if the schedule has begun to decay, or None:
-    in the warm-up, at the peak, or with a schedule that does not depend on the end of the run.
+    """Returns the learning rate of the last of these updates if the schedule has begun to decay.
+    Returns None in the warm-up, at the peak, or if the schedule does not depend on the end of the
+    run.
     """
     optimizer = config.optimizer
     last = updates - 1

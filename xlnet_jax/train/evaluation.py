@@ -3,14 +3,14 @@
     permutation LM   every block of W windows is read once, and its memory is carried from window to
                      window; all draws (targets, orders, segments) are keyed by (window, block)
     left to right    the split is cut into contiguous streams, and each carries its memory from its
-                     first segment to its last (Transformer-XL, section 3.2); as many segments as
-                     there are streams start without memory
+                     first segment to its last (Transformer-XL, section 3.2); only the first segment
+                     of each stream starts without memory
     diffusion        an upper bound on -log p, estimated without bias: each window has one random
                      set of masks, keyed in the same way; perplexity and bits are computed from the
                      bound
 
-The host sums the losses of rows in float64: neither the batch size nor the devices change the
-result beyond the rounding of float32 inside a row.
+The host sums the losses of rows in float64, so the batch size and the devices change the result
+only by the rounding of float32 inside a row.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ from xlnet_jax.train.recipe import Recipe
 log = logging.getLogger("xlnet_jax")
 
 FINAL_BLOCKS = 512
-"""Blocks that the evaluation after the last step scores, unless the configuration sets their
-number.
-"""
+"""Default number of blocks to score if only the last step is evaluated."""
 
 
 def configured(
     workdir: str, overrides: Sequence[str], batch_size: int | None, step: int | None
 ) -> tuple[Config, int | None]:
-    """`workdir.config_at`, with `batch_size` as `evaluation.batch_size`. Raises BadInput."""
+    """Returns `workdir.config_at`; `batch_size` overrides `evaluation.batch_size`. Raises
+    BadInput.
+    """
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     return workdirs.config_at(workdir, [*overrides, *rows], step)
 
@@ -65,7 +65,7 @@ def configured(
 def check_objective(
     config: Config, objective: Objective, option: str, name: str = "this model"
 ) -> None:
-    """Raises BadInput for an option that is for models of another objective."""
+    """Raises BadInput unless the model has the `objective` that `option` needs."""
     if config.objective != objective:
         raise BadInput(
             f"{option} is for models of data.objective={objective.name}, but {name} has "
@@ -74,7 +74,9 @@ def check_objective(
 
 
 def held_out(workdir: str, config: Config) -> Mixture:
-    """The held-out splits of the corpora. Raises BadInput, also for another tokenizer."""
+    """Opens the held-out splits of the corpora. Raises BadInput, also if their tokenizer is not the
+    tokenizer of the run.
+    """
     heldout = open_mixture(config, "heldout", weighted=False)
     workdirs.check_tokenizer(workdir, heldout)
     return heldout
@@ -87,7 +89,7 @@ def scores(
     train_counts_V: np.ndarray,
     share: float = 1.0,
 ) -> Json:
-    """The line of an evaluation, in nats per target; None for a value that is not finite.
+    """Returns the line of an evaluation, in nats per target; a non-finite value is None.
 
     Args:
       totals_C3: the summed loss with memory, the summed loss without memory and the number of
@@ -101,9 +103,9 @@ def scores(
       several corpora also `heldout_loss/NAME` for each.
       `perplexity`: exp(heldout_loss), comparable only under the same targets, tokenizer and segment
       length.
-      In masked diffusion each masked token counts T / n times: `targets` are all tokens,
+      In masked diffusion each masked token counts T / n times, so `targets` counts all tokens and
       `heldout_loss` is a bound. `unigram_cross_entropy`: the cross-entropy of the same targets
-      under the piece frequencies of the train split (add-one).
+      under the piece frequencies of the train split (add-one smoothing).
     """
     loss, alone, targets = totals_C3.sum(axis=0)
     log_share_V = np.log((train_counts_V + 1) / (train_counts_V + 1).sum())
@@ -126,11 +128,12 @@ def scores(
 def bits_of_text(
     nats: float, counts_V: np.ndarray, tokenizer: Tokenizer
 ) -> dict[str, float | None]:
-    """Bits per character, byte and word: the summed loss of the targets, `nats`, divided by the
-    text of these targets.
+    """Returns bits per character, byte and word: the summed loss `nats` of the targets, divided by
+    the characters, bytes or words of these targets.
 
-    The words are counted by the pieces that start a word (`Tokenizer.word_start`): after a space,
-    punctuation alone, or unknown. Other special pieces are no text, but predicting them costs bits.
+    The number of words is the number of pieces that start a word (`Tokenizer.word_start`): pieces
+    after a space, pieces of punctuation alone, and the unknown piece. Other special pieces are not
+    text, but predicting them costs bits.
     """
     characters_V, bytes_V = tokenizer.text_lengths()
     words_V = tokenizer.word_start & (characters_V > 0)
@@ -162,8 +165,8 @@ class Evaluator(Protocol):
     """Scores parameters during training. Compiles once, runs any number of times."""
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> Json:
-        """The line of an evaluation without its step, equal in all processes. Its `heldout_loss`,
-        or else its `rank`, ranks checkpoints, the lowest first. `params` are on the mesh.
+        """Returns the line of an evaluation without its step, equal in all processes. `params` are
+        on the mesh. The lowest `rank`, or `heldout_loss` without a `rank`, is the best checkpoint.
         """
         ...
 
@@ -173,8 +176,8 @@ class Evaluator(Protocol):
 
 
 def rows_at_once(config: Config, mesh: Mesh, batch_size: int = 0) -> int:
-    """Rows of a batch outside of training: `batch_size`, or if it is 0 as configured. Raises
-    BadInput if the devices cannot share them.
+    """Returns the number of rows of a batch outside of training: `batch_size`, or the configured
+    number if it is 0. Raises BadInput if the devices cannot share the rows.
     """
     size = batch_size or config.evaluation.batch_size or config.train.batch_size
     return meshes.device_rows(size, mesh, "evaluation.batch_size", elastic=config.train.elastic)
@@ -214,8 +217,8 @@ class HeldoutLoss:
     Args:
       mixture, train_counts_V: the held-out splits, and how often each piece occurs in the train
         splits.
-      blocks: number of blocks to score of each corpus, evenly spread; 0 = all. For a left-to-right
-        model, as many whole streams as hold this number of blocks.
+      blocks: number of blocks of each corpus to score, evenly spread; 0 = all. A left-to-right
+        model scores as many whole streams as hold this number of blocks.
       streams: number of streams into which the split of each corpus is cut, for a left-to-right
         model; 0 = see `SinglePass`.
 
@@ -355,9 +358,9 @@ def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[A
 def open_heldout(config: Config, train: Mixture) -> Mixture | None:
     """The held-out splits of the corpora of `train`, or None if training evaluates nothing.
 
-    Raises BadInput if `evaluation.every` needs them and they are missing. If only the evaluation
-    after the last step needs them, which is on by default, warns and leaves it out. Warns of splits
-    with few tokens.
+    Missing splits raise BadInput if `evaluation.every` needs them. If only the evaluation after the
+    last step, which is on by default, needs them, logs a warning and skips this evaluation. Warns
+    of splits with few tokens.
     """
     if not (config.evaluation.every or config.evaluation.final):
         return None
@@ -392,8 +395,8 @@ def due(config: Config, step: int) -> bool:
 
 
 def best(lines: list[Json]) -> Json | None:
-    """The line of `evaluations.jsonl` with the highest score, the earliest of equal ones; None if
-    no line has a score.
+    """Returns the earliest line of `evaluations.jsonl` with the highest score; None if no line has
+    a score.
     """
     lines = [line for line in lines if line.get("score") is not None]
     return max(lines, key=lambda line: (line["score"], -line["step"]), default=None)

@@ -18,11 +18,11 @@ from xlnet_jax.train.recipe import Recipe
 
 
 def _mean_loss(receivers: Any, params: Any, specs: Any, *args: Any) -> tuple[jax.Array, RowLosses]:
-    """`mean_loss`, to be differentiated by `receivers`: the parameters, or zeros in place of
-    rounded parameters.
+    """Returns `mean_loss` for differentiation with respect to `receivers`: the parameters, or zeros
+    in place of rounded parameters.
 
-    `specs` are the PartitionSpecs of the parameters. A split parameter is a stack, and its layers
-    do not see the first axis.
+    `specs` are the PartitionSpecs of the parameters. A split parameter is a stack; a layer gets it
+    without the first axis.
     """
 
     def with_receiver(
@@ -40,11 +40,11 @@ BY_HAND = ("slices", "data", "fsdp")
 
 
 def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
-    """PartitionSpecs of the parameters on a mesh of these sizes: whole on all devices that split
-    rows; as in the state; and as the layers get them.
+    """Returns PartitionSpecs of the parameters on a mesh of these sizes, in three forms: whole on
+    all devices that split rows; as in the state; and as the layers get them.
 
-    A layer of a stack gathers its own matrices and sums their gradients, but not with several
-    micro-batches, where it would do so several times in a step.
+    A layer of a stack gathers its own matrices and sums their gradients. With several micro-batches
+    the layers would repeat this in each micro-batch, so they get whole matrices instead.
     """
     boxed = recipe.abstract_params
     split = meshes.split_of(recipe.config, boxed, sizes)
@@ -62,12 +62,12 @@ def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
 
 
 def gather(params: Any, boxed: Any, specs: Any, entry: Any, dtype: jnp.dtype) -> Any:
-    """The parameters as the layers get them: gathered, or parts that a layer gathers; matrices in
-    `dtype` if it is smaller.
+    """Returns the parameters as the layers get them: gathered, or split if a layer gathers them;
+    matrices in `dtype` if it is smaller.
 
-    Products round matrices anyway, so the model computes the same. `boxed` are the boxes of the
-    parameters (`layers.Declared`), `specs` their PartitionSpecs, and `entry` the PartitionSpecs of
-    the result.
+    Products round matrices to `dtype` anyway, so the result of the model is the same. `boxed` are
+    the boxes of the parameters (`layers.Declared`), `specs` their PartitionSpecs, and `entry` the
+    PartitionSpecs of the result.
     """
 
     def gathered(
@@ -98,15 +98,16 @@ def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
     """Sums gradients over the devices that split rows: each element crosses each axis of `BY_HAND`
     once.
 
-    Arrays of less than a hundredth of all elements travel as one array: a message between slices
-    costs more than its bytes. The compiler sums within a slice before it sums across slices, where
-    each device sends its share of the sum.
+    Arrays with less than a hundredth of all elements are sent as one array, because each message
+    between slices has a fixed cost. The compiler sums within a slice before it sums across slices,
+    where each device sends its share of the sum.
 
     Args:
       grads: the gradients of each device, along a new first axis that is split over `BY_HAND`.
       specs: PartitionSpecs of the result. A device gets its part of a sum that is split over axes
         of rows.
-      entry: as in `gather`. Layers have already summed the gradients of what they gathered.
+      entry: as in `gather`. Layers have already summed the gradients of the matrices that they
+        gathered.
       whole: PartitionSpecs of the parameters if no axis of rows splits them.
     """
 
@@ -128,8 +129,8 @@ def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
         present = [axis for axis in BY_HAND if jax.lax.axis_size(axis) > 1]
         packed, unpack = ravel_pytree(of["small"])
         *large, packed = jax.lax.psum([*of["large"], packed], present)
-        # Rings of collective-permute overlap with no more computation on v5e: libtpu 0.0.51 runs a
-        # permutation around a side of the torus synchronously.
+        # Rings of collective-permute would not overlap with more computation on v5e: libtpu 0.0.51
+        # runs a permutation around a side of the torus synchronously.
         parts = [
             x if done else jax.lax.psum_scatter(x, split[1], scatter_dimension=split[0], tiled=True)
             for x, split, done in zip(leaves, splits, by_layers, strict=True)
@@ -151,12 +152,12 @@ def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
 def of_step(
     recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: jax.Array
 ) -> tuple[tuple, Any]:
-    """((mean loss, row losses and next memory), gradient like the parameters, in float32) of B
-    rows.
+    """Returns ((mean loss, row losses and next memory), gradient like the parameters, in float32)
+    of B rows.
 
     Requires a mesh (`jax.set_mesh`). Every device sums the gradients of its own rows, and only the
-    sum crosses the network. The compiler would reduce in each layer and each micro-batch, and in
-    bfloat16 where it can: hence `shard_map`, over the axes that split rows alone.
+    sum crosses the network. Without the `shard_map` over the axes that split rows, the compiler
+    would reduce in each layer and each micro-batch, and in bfloat16 where it can.
     """
     rows = batch, memory, jnp.arange(len(jax.tree.leaves(batch)[0]))
     if clipped := hooks.by_cores(recipe, mean_loss, params, rows, dropout_key):
@@ -195,8 +196,8 @@ def of_step(
             ),
             out_specs=(RowLosses(by_row, carried), by_row),  # type: ignore[arg-type]
             axis_names=set(BY_HAND),
-            # Else the gradient of the replicated parameters would be reduced where it is taken:
-            # inside the loop.
+            # With the check, the gradient of the replicated parameters would be reduced inside the
+            # loop.
             check_vma=False,
         )(entered, rows, recipe.model.divisors(batch), dropout_key)
     loss, grads = reduce(total, (everywhere, specs), (everywhere, entry), (everywhere, whole))
@@ -206,9 +207,9 @@ def of_step(
 def _sum_micro_batches(
     recipe: Recipe, parameters: tuple, rows: tuple, divisors: Any, dropout_key: jax.Array
 ) -> tuple[RowLosses, Any]:
-    """On one device, the losses of its rows, and the summed (share of the loss, gradient) of its
-    `train.gradient_accumulation_steps` micro-batches, each with its share of the memory.
-    `parameters` are the first arguments of `_mean_loss`.
+    """Returns, on one device, the losses of its rows, and the sum over its
+    `train.gradient_accumulation_steps` micro-batches of (share of the loss, gradient). Each
+    micro-batch has the memory of its rows. `parameters` are the first arguments of `_mean_loss`.
     """
     parts = recipe.config.train.gradient_accumulation_steps
     gradient = jax.value_and_grad(_mean_loss, has_aux=True)
@@ -223,11 +224,11 @@ def _sum_micro_batches(
     high = accumulator(jnp.dtype(recipe.config.model.compute_dtype))
     total = (jnp.zeros((), high), jax.tree.map(jnp.zeros_like, parameters[0]))
     if parts == 1:
-        # Not as a scan: the TPU compiler would take the single turn out of the loop, and keep the
-        # empty loop as well.
+        # No scan: the TPU compiler would move the single iteration out of the loop and keep the
+        # empty loop.
         total, losses = micro(total, rows)
         return losses, total
-    # Every parts-th row goes together: the rows of a device stay there, however many devices share
-    # the axis.
+    # A micro-batch has every parts-th row, so rows stay on their device for any number of devices
+    # on the axis.
     total, losses_A = jax.lax.scan(micro, total, recipe.split_rows(rows, parts, 1))
     return recipe.join_rows(losses_A, 1), total

@@ -1,8 +1,8 @@
-"""The start of a run, of pretraining or of a task: mesh, step, work directory, state, and then the
-loop.
+"""Starts a run of pretraining or of a task: builds mesh and step, opens the work directory, creates
+or restores the state, and calls the loop.
 
-The state is fresh, fresh with the parameters of another run, restored from the newest good
-checkpoint, or the state of another run.
+The state is new, new with the parameters of another run, restored from the newest good checkpoint,
+or the state of another run.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
 def _hold_workdir(
     workdir: str, processes: Session, stack: contextlib.ExitStack
 ) -> Callable[[], None] | None:
-    """Makes the work directory, whose lock process 0 holds until `stack` closes. Returns a function
-    that checks that the lock is still held; None in other processes.
+    """Makes the work directory; process 0 holds its lock until `stack` closes. In process 0 returns
+    a function that checks that the lock is still held; None in other processes.
     """
     check = None
     if jax.process_index() == 0:
@@ -156,8 +156,8 @@ def _nothing_to_train(workdir: str, step: int, stop: int) -> Json:
 
 
 def dry_run(job: Job, processes: Session) -> Json:
-    """Builds the first batch, traces the step, and checks the checkpoint that the run starts from,
-    without reading its arrays; neither compiles nor writes.
+    """Builds the first batch, traces the step, and checks the checkpoint from which the run starts,
+    without reading its arrays. Compiles and writes nothing.
     """
     config = job.config
     phases = build(config, job.make_recipe, processes)
@@ -219,10 +219,9 @@ def _enter_phase(data: TrainingData, config: Config, number: int, plan: Plan, st
 
 
 def batches(config: Config, start: int = 0) -> Iterator[Batch]:
-    """Yields the batches of the steps of a run in order, from step `start` to its last: numpy
-    arrays.
+    """Yields the batches of a run as numpy arrays, in order, from step `start` to the last step.
 
-    Raises BadInput for a corpus that does not fit.
+    Raises BadInput if a corpus does not fit the configuration.
     """
     check(config)
     mixture = open_mixture(config)
@@ -246,7 +245,7 @@ def _missing_evaluation(
     the run.
 
     The run may have stopped between its checkpoint and the end of the evaluation. Process 0, which
-    writes the file, decides: other processes may see it a little later.
+    writes the file, decides: other processes may see new lines later.
     """
     if evaluator is None:
         return False, False
@@ -285,8 +284,8 @@ def _checkpoint_of_start(
     processes: Session,
     arrays: bool = True,
 ) -> tuple[Restored | None, branch.Origin | None]:
-    """The checkpoint that a run starts from, or None; and its origin if this is the start of a
-    branch, or None. Without `arrays` only the record of the checkpoint is checked.
+    """Returns the checkpoint from which a run starts, or None; and at the first start of a branch
+    its origin, otherwise None. Without `arrays` only the record of the checkpoint is checked.
     """
     wanted = functools.partial(_trees_to_read, job, phases)
     config = job.config
@@ -304,11 +303,12 @@ def _checkpoint_of_start(
 def restore_or_init(
     job: Job, phases: Sequence[BuiltStep], checkpoints: Checkpoints, processes: Session
 ) -> tuple[State, Plan, int, Json]:
-    """The state to start from, fresh or restored, its data plan and step, and its origin for
-    `runs.jsonl`.
+    """Returns the state to start from, fresh or restored, its data plan and step, and its origin
+    for `runs.jsonl`.
 
-    The origin has `rebuilt`, the steps at which the run has rebuilt its memory; a fresh state with
-    other parameters also has `init_from`, and the first start of a branch `branch`.
+    The origin has `rebuilt`, the steps at which the run has rebuilt its memory. It also has
+    `init_from` if a fresh state has the parameters of another run, and `branch` at the first start
+    of a branch.
     """
     restored, begins = _checkpoint_of_start(job, phases, checkpoints, processes)
     if restored is None:
@@ -362,9 +362,9 @@ def _first_in_memory(config: Config, plan: Plan, step: int) -> int:
     """The first step whose segment affects the memory before `step`; `step` itself if no segment
     does.
 
-    A row sees nothing from before its block, and all rows start their blocks at the same steps. If
-    n segments fill the memory, the inputs of layer l, counted from 0, depend on (l + 1) n earlier
-    segments.
+    The memory of a row never reaches into an earlier block, and all rows start their blocks at the
+    same steps. If n segments fill the memory, the inputs of layer l, counted from 0, depend on
+    (l + 1) n earlier segments.
     """
     in_block = (step - plan[-1].step) % config.data.windows_per_block
     in_reach = config.model.layers * -(-config.model.memory_len // config.data.reuse_len)
@@ -374,8 +374,8 @@ def _first_in_memory(config: Config, plan: Plan, step: int) -> int:
 def _rebuild(
     data: TrainingData, built: BuiltStep, plan: Plan, steps: range, params: Any, processes: Session
 ) -> Any:
-    """The memory after the segments of `steps`: empty before them, filled by forward passes with
-    constant parameters. All processes call this function.
+    """Returns the memory after the segments of `steps`: forward passes with constant parameters
+    fill an empty memory. All processes call this function.
     """
     recipe = built.recipe
     mesh = built.mesh
@@ -398,11 +398,11 @@ def _rebuild(
             meshes.place(stack([dispatches.batch(step)]), mesh, built.rows),
         )
 
-    # One program for any number of segments.
+    # One program serves any number of segments.
     out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
     jitted: Any = jax.jit(after, donate_argnums=0, out_shardings=out_shardings)
     compiled = jitted.lower(memory, *inputs(steps[0])).compile()
-    # A collective operation waits less time for a late process than compiling takes.
+    # Compiling may take longer than a collective operation waits for a late process.
     processes.barrier("rebuilding the memory")
     for step in steps:
         memory = meshes.settled(compiled(memory, *inputs(step)))
@@ -415,9 +415,9 @@ def _rebuild(
 def _rows_by_piece(
     path: str, found: Trees, drawn: Trees, forms: Trees, tokenizer: Tokenizer
 ) -> Trees:
-    """The parameters with a row for each piece (`restore.OF_VOCABULARY`), from a run with another
-    vocabulary: a row `found` for a piece that it has, and a row `drawn` for any other piece. Drawn
-    parameters may be packed.
+    """Merges the parameters with a row for each piece (`restore.OF_VOCABULARY`) if the other run
+    has another vocabulary: pieces that it has get their row of `found`, other pieces their row of
+    `drawn`. Drawn parameters may be packed.
     """
     place = {
         piece: row for row, piece in enumerate(workdirs.tokenizer(restore.run_of(path)[0]).pieces)
@@ -425,14 +425,14 @@ def _rows_by_piece(
     both = [row for row, piece in enumerate(tokenizer.pieces) if piece in place]
     log.warning(
         "checkpoint.init_from=%s has another vocabulary: the rows of %d pieces are taken from "
-        "there, and those of %d other pieces are drawn",
+        "there, and the rows of %d other pieces are drawn",
         path,
         len(both),
         tokenizer.vocab_size - len(both),
     )
     merged: Trees = {}
     for name in found.keys() & {name.removeprefix("params/") for name in restore.OF_VOCABULARY}:
-        # `row_V` counts the drawn rows after all rows of the other run.
+        # `row_V` indexes the rows of the other run, followed by the drawn rows.
         form = forms[name]
         row_V = len(found[name]) + np.arange(form.shape[0])
         row_V[both] = [place[tokenizer.pieces[row]] for row in both]
@@ -454,7 +454,7 @@ def _fresh_state(built: BuiltStep, tokenizer: Tokenizer, processes: Session) -> 
     # Some heads have no parameters.
     flattened: Any = functools.partial(traverse_util.flatten_dict, keep_empty_nodes=True, sep="/")
     found, drawn, forms = map(flattened, (params, state.params, built.logical.params))
-    # Loaded parameters replace drawn ones; the other run may lack some.
+    # Loaded parameters replace drawn parameters; the other run may lack some parameters.
     merged = drawn | found
     other_rows = any(array.shape != forms[name].shape for name, array in found.items())
     if other_rows or origin["tokenizer_sha256"] != tokenizer.sha256:
@@ -470,7 +470,7 @@ def _initial_parameters(
     built: BuiltStep, processes: Session, arrays: bool = True
 ) -> tuple[Trees, Json]:
     """The parameters of `checkpoint.init_from` and their origin (`restore.foreign_parameters`);
-    both empty if the key is. Logs which parameters are new, and which are not used.
+    both are empty if the key is empty. Logs which parameters are new and which are not used.
     """
     config = built.recipe.config
     path = config.checkpoint.init_from
@@ -479,7 +479,7 @@ def _initial_parameters(
     # The head of another task predicts something else, even if its shapes agree.
     fresh = built.logical.params
     wanted = {name: tree for name, tree in fresh.items() if name != "head"}
-    # But the first layer of a classifier may be pretrained: as the pooler of a sentence loss.
+    # Except the first layer of a classifier: a sentence loss may have pretrained it as its pooler.
     if summary := fresh.get("head", {}).get("summary"):
         wanted["pooler"] = summary
     params, origin = restore.foreign_parameters(path, wanted, processes, arrays)

@@ -105,21 +105,21 @@ class Job:
     workdir: str
     data: TrainingData
     make_recipe: Callable[[Config], Recipe]
-    """Called with a configuration without `auto` (`choice.resolve_attention`)."""
+    """Builds the recipe of a configuration without `auto` (`choice.resolve_attention`)."""
     make_evaluator: Callable[[Recipe, Mesh], Evaluator] | None
-    """None = nothing is evaluated."""
+    """Builds the evaluator; None = nothing is evaluated."""
     stop: int
     """The step at which the run saves and stops."""
     origin: branch.Origin | None = None
-    """The checkpoint of another run where this run starts; see `branch`."""
+    """The checkpoint of another run from which this run starts; see `branch`."""
     sample: Callable[[Recipe, Any], list[Json]] | None = None
-    """Fills held-out texts, for `samples.jsonl`. All processes call it, with the parameters."""
+    """Fills held-out texts for `samples.jsonl`. All processes call it with the parameters."""
 
 
 @dataclasses.dataclass
 class Run:
-    """The training loop, and everything that it uses between dispatches. It never
-    keeps the State, whose buffers are donated.
+    """The training loop, and everything that it uses between dispatches. It never keeps the State,
+    because the step donates its buffers.
     """
 
     job: Job
@@ -176,7 +176,7 @@ class Run:
             for index in range(0 if ended else len(dispatches)):
                 steps = dispatches.steps(index)
                 batch = self._next(batches, steps[0], state)
-                # The number of steps, and in a task the length of its examples.
+                # This shape has the number of steps, and in a task the length of the examples.
                 shape = max(shapes(batch), key=len)
                 if shape not in self.executables:
                     # Otherwise the dispatch in flight would run during the compilation, and seem
@@ -203,7 +203,7 @@ class Run:
                 self.sent = (steps, metrics)
                 at = steps[-1] + 1
                 times.at(at)
-                # A signal to one process stops all of them, at the same step.
+                # A signal to one process stops all processes at the same step.
                 stopping = self.processes.stop(self.request.name)
                 if at % config.checkpoint.every == 0 or at == stop or stopping:
                     self._save(at, state, wait=at == stop or bool(stopping))
@@ -235,8 +235,8 @@ class Run:
         return line
 
     def _next(self, batches: Iterator[Any], at: int, state: State) -> Any:
-        """The batches of the next dispatch. If a signal comes while it waits for them, a single
-        process ends the run here.
+        """Returns the batches of the next dispatch. If a signal comes while a single process waits
+        for them, the run ends here.
         """
         try:
             with self.goodput.measure("data"):
@@ -252,7 +252,7 @@ class Run:
             self.report.busy("compiling the step"),
         ):
             executable = compile_step(self.built, state, batch)
-            # A collective operation waits less time for a late process than compiling takes.
+            # Compiling may take longer than a collective operation waits for a late process.
             self.processes.barrier("compiling the step")
             # Compiles the checksums, so that the first save does not wait for them.
             sums_of(self._trees(state), {"plan": self.plan})
@@ -268,9 +268,9 @@ class Run:
         raise RestartMe(f"{why} at step {at}: {what}; rerun the same command to resume")
 
     def _save(self, step: int, state: State, wait: bool = False) -> None:
-        """Starts a save; with `wait`, finishes it. If the disk refuses this save or has refused
-        the previous one, it retries until a save is complete: only then the disk is known to accept
-        writes again.
+        """Starts a save; with `wait`, finishes it. If the disk refuses this save or has refused the
+        previous save, retries until a save is complete: only a complete save shows that the disk
+        accepts writes again.
         """
 
         def flush() -> None:
@@ -278,7 +278,8 @@ class Run:
             try:
                 self.writer.flush()
             except XLNetError:
-                # The save in flight may have filled the disk: if it failed, its files are removed.
+                # The save in flight may have filled the disk. If it fails, the wait removes its
+                # files.
                 wait = (self.alone and not self._complete()) or wait
                 raise
 
@@ -299,7 +300,7 @@ class Run:
         with self.goodput.measure("save"):
             self.writer.write("time", self.goodput.line(step))
             self._persist(flush, f"the metrics up to step {step}")
-            # All processes take part in a save: one alone cannot retry.
+            # All processes take part in a save: a single process of several cannot retry.
             self._persist(write, f"the checkpoint of step {step}", retry=self.alone)
         self.saved = step
         self.watchdog.progress(step)
@@ -311,8 +312,8 @@ class Run:
         )
 
     def _complete(self) -> bool:
-        """Waits for the save in flight. Returns False if the disk or bucket refused it, which may
-        accept a later one.
+        """Waits for the save in flight. Returns False if the disk or bucket refused it; a later
+        save may succeed.
         """
         try:
             self.checkpoints.wait()
@@ -328,8 +329,8 @@ class Run:
         until_it_works(action, what, seconds, self.watchdog.progress)
 
     def _all_saved(self) -> None:
-        """Waits until all processes have saved. Called before an error that all of them raise: the
-        first process that ends would end those that still save.
+        """Waits until all processes have saved. Called before all processes raise the same error:
+        otherwise the first process that ends would end processes that still save.
         """
         with self.goodput.measure("save"):
             self.checkpoints.wait()

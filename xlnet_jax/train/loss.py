@@ -82,8 +82,8 @@ class LanguageModel:
         return heads.SentenceHead(self.transformer.config, self.transformer.parts)
 
     def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
-        """Fresh parameters in Flax's boxes (`layers.Declared`); `batch` gives the shapes of an
-        example.
+        """Returns fresh parameters in Flax's boxes (`layers.Declared`); `batch` is an example that
+        gives the shapes.
         """
         memory = empty_memory(self.transformer.config, len(batch.direction))
         params = self.transformer.init(key, batch, memory)["params"]
@@ -112,8 +112,8 @@ class LanguageModel:
         return dict.fromkeys(["tokens", *further], 1.0)
 
     def weights(self, batch: Batch, dtype: Any = None) -> tuple[jax.Array, jax.Array]:
-        """The weight of every target in the loss of tokens, [..., B, P], and the number of tokens
-        that the loss of a row counts for, [..., B].
+        """Returns the weight of every target in the loss of tokens, [..., B, P], and the number of
+        tokens that the loss of a row covers, [..., B].
 
         This number is the number of targets. In a bound it is P, the number of maskable tokens, and
         each of n masked tokens has the weight P / n.
@@ -134,9 +134,9 @@ class LanguageModel:
         return {name: labels if name == "sentences" else targets for name in self.coefficients}
 
     def carried(self, rows: int) -> Memory:
-        """The state that a step hands to the next step, as it is before the first step: the empty
-        memory. A model may have any pytree in Flax's boxes, whose axis `batch` has the rows; () =
-        no state.
+        """Returns the state that steps pass on, before the first step: the empty memory. Other
+        models may return any pytree in Flax's boxes, with the rows on the axis `batch`; () = no
+        state.
         """
         memory = empty_memory(self.transformer.config, rows)
         return Memory(
@@ -145,7 +145,7 @@ class LanguageModel:
         )
 
     def logits(self, params: Any, vectors_BPD: jax.Array) -> jax.Array:
-        """Logits [B, P, V], with clusters log-probabilities; see `LMHead`."""
+        """Returns logits [B, P, V], or log-probabilities if the head has clusters; see `LMHead`."""
         return self._head(params, vectors_BPD)
 
     def nll(
@@ -172,9 +172,9 @@ class LanguageModel:
         rows_B: jax.Array | None = None,
         **more: Any,
     ) -> Any:
-        """The `Output` of the transformer on a segment, or on rows `rows_B` of it. Without `memory`
-        the memory has no slots, without `dropout_key` dropout is off. `more` are arguments of
-        `XLNet` and of Flax's `apply`.
+        """Returns the `Output` of the transformer on a segment, or on rows `rows_B` of a segment.
+        Without `memory` the memory has no slots; without `dropout_key` dropout is off. `more` are
+        arguments of `XLNet` and of Flax's `apply`.
         """
         if memory is None:
             memory = empty_memory(self.transformer.config, len(batch.tokens), 0)
@@ -226,8 +226,8 @@ def mean_loss(
     rows_B: jax.Array | None = None,
     divisors: Mapping[str, jax.Array] | None = None,
 ) -> tuple[jax.Array, RowLosses]:
-    """The loss that training minimises, and its rows: the sum over all losses of coefficient times
-    mean, in nats per token for text.
+    """Returns the loss that training minimises, and the losses of its rows. The former is the sum
+    over all losses of coefficient times mean, in nats per token for text.
 
     With a part of a batch, its `rows_B` and the `divisors` of the whole batch, the result is the
     share of this part.

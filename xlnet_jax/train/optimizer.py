@@ -1,8 +1,8 @@
-"""Optimizers and schedules, each a row of a table; around an optimizer the clip of the gradient
-and the learning rates of the layers.
+"""Tables of optimizers and schedules, and the chain of transformations: gradient clip, optimizer,
+learning rates of the layers.
 
 The clip acts on the averaged gradient of the whole batch. With `adamw`, linear warm-up and linear
-decay this is XLNet's (appendix A.4).
+decay this is the optimizer of XLNet (appendix A.4).
 """
 
 from __future__ import annotations
@@ -77,13 +77,15 @@ SCHEDULES: dict[str, Callable[[OptimizerConfig, int], optax.Schedule]] = {
     "wsd": wsd,
     "inverse_sqrt": inverse_sqrt,
 }
-"""By `optimizer.schedule` a function of the configuration and the number of good steps after the
-warm-up.
+"""Schedules by `optimizer.schedule`: functions of the configuration and of the number of good steps
+after the warm-up.
 """
 
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Learning rate by the number of earlier good steps, in a run of `steps` steps."""
+    """Returns the learning rate as a function of the number of earlier good steps, in a run of
+    `steps` steps.
+    """
     return SCHEDULES[config.schedule](config, steps - config.warmup_steps)
 
 
@@ -124,11 +126,10 @@ def lamb(config: OptimizerConfig, boxed: Any) -> Row:
 
 
 def trust_ratio(boxed: Any) -> optax.GradientTransformation:
-    """Multiplies the update u of a parameter w by |w| / |u|, for each layer of a stack by itself,
-    or by 1 if a norm is 0.
+    """Multiplies the update u of a parameter w by |w| / |u|, or by 1 if a norm is 0; in a stack,
+    separately for each layer.
 
-    Parameters without weight decay, LayerNorm and biases, have no ratio, as in the code of the
-    authors.
+    Parameters without weight decay (LayerNorm and biases) are not scaled, as in the authors' code.
     """
 
     def norm(x: jax.Array, box: Declared) -> jax.Array:
@@ -147,8 +148,8 @@ def trust_ratio(boxed: Any) -> optax.GradientTransformation:
 
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""Coefficients of five iterations, after which singular values are about 0.7 to 1.2 (Jordan et al.
-2024).
+"""Coefficients of the Newton-Schulz iteration. After five iterations singular values are about 0.7
+to 1.2 (Jordan et al. 2024).
 """
 
 
@@ -158,9 +159,10 @@ def muon(config: OptimizerConfig, boxed: Any) -> Row:
 
     Both have decoupled weight decay and the same rate: an orthogonal update is scaled to the size
     of an update of Adam, root mean square 0.2 (Liu et al. 2025, arXiv 2502.16982, section 2.2).
-    `optax.contrib.muon` gathers in each iteration: compiled for 8 CPU devices with fsdp=8, its
-    update of 8 layers of width 64 has collectives of 16.4 MB on a device, this one of 0.6 MB. It
-    also corrects the bias of momentum: in float64 its second update differs by up to 16 %.
+    `optax.contrib.muon` is not used, because it gathers in each iteration. Compiled for 8 CPU
+    devices with fsdp=8, its update of 8 layers of width 64 has collectives of 16.4 MB on a device;
+    the update here has 0.6 MB. It also corrects the bias of momentum: in float64 its second update
+    differs by up to 16 %.
     """
     matrices = optax.chain(optax.trace(0.95, nesterov=True), orthogonal(boxed))
     adam, decay = adamw(config, boxed)
@@ -208,8 +210,8 @@ def orthogonal(boxed: Any) -> optax.GradientTransformation:
 def freeze(
     unused: Collection[tuple[str, ...]], inner: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    """The same transformation, except that parameters with these names get no update and their
-    moments stay.
+    """Returns the transformation `inner`, except that the `unused` parameters get no update and
+    keep their moments.
     """
 
     def is_frozen(path: tuple) -> bool:
@@ -242,8 +244,8 @@ class Average(NamedTuple):
 
 
 def exponential_average(decay: float) -> optax.GradientTransformation:
-    """Averages the parameters w_n after each update, which it does not change: the last
-    transformation of a chain.
+    """Averages the parameters w_n after each update and does not change the update. Must be the
+    last transformation of a chain.
 
     a_n = a_{n-1} + s_n (w_n - a_{n-1}) with s_n = (1 - d) / (1 - d^n): the weights of w_n, w_{n-1},
     w_{n-2}, ... are 1, d, d^2, ... over their sum, as in Adam's corrected moments. The parameters
@@ -269,9 +271,9 @@ OPTIMIZERS: dict[str, Callable[[OptimizerConfig, Any], Row]] = {
     "lamb": lamb,
     "muon": muon,
 }
-"""By `optimizer.name` the transformations from the clipped gradient to the update at rate 1.
-Checkpoints name the state of a transformation by its number in the chain, so a row keeps its
-number of transformations.
+"""Transformations by `optimizer.name`, from the clipped gradient to the update at learning rate 1.
+Checkpoints name the state of a transformation by its number in the chain, so the number of
+transformations in a row must not change.
 """
 
 
@@ -282,7 +284,7 @@ def make_optimizer(
     compat: CompatConfig = CORRECT,
     unused: Collection[tuple[str, ...]] = (),
 ) -> optax.GradientTransformation:
-    """Clip, the row of `OPTIMIZERS`, layer-wise decay, learning rate, average, in float32.
+    """Chains clip, row of `OPTIMIZERS`, layer-wise decay, learning rate and average, in float32.
 
     With L layers the embeddings learn at layer_decay^L of the rate. `boxed` has the box of each
     parameter (`layers.Declared`), which decides its weight decay, rate and optimizer. Parameters in
@@ -290,8 +292,8 @@ def make_optimizer(
     """
     chain = [
         optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),
-        # The place of `layer_decay_on_gradients` (compat); always there, because checkpoints number
-        # the transformations.
+        # Placeholder for `layer_decay_on_gradients` (compat); always present, because checkpoints
+        # number the transformations.
         optax.identity(),
         *OPTIMIZERS[config.name](config, boxed),
         scale_layers(config.layer_decay, boxed),

@@ -32,7 +32,7 @@ from xlnet_jax.train.optimizer import make_optimizer, schedule
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Model, optimizer and learning rate of a configuration. Holds no array and knows no mesh."""
+    """Model, optimizer and learning rate of a configuration. Holds no arrays and needs no mesh."""
 
     config: Config
     model: Any
@@ -44,12 +44,12 @@ class Recipe:
     example_batch: Callable[[int], Any]
     """Returns a batch of zeros with this number of rows, for tracing."""
     others: tuple[Recipe, ...] = ()
-    """The recipes of the other phases: the state has their parameters too, which a step of this
-    phase does not change.
+    """The recipes of the other phases. The state has their parameters too, but a step of this phase
+    does not change them.
     """
 
     def __post_init__(self) -> None:
-        """Raises BadInput if JAX would compute in another precision."""
+        """Raises BadInput if JAX cannot compute in `model.compute_dtype`."""
         if self.config.model.compute_dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
             raise BadInput(
                 "model.compute_dtype=float64 needs 64-bit JAX; "
@@ -58,7 +58,9 @@ class Recipe:
 
     @functools.cached_property
     def learning_rate(self) -> optax.Schedule:
-        """The learning rate by the number of earlier good steps, as in the optimizer."""
+        """The learning rate as a function of the number of earlier good steps, as in the
+        optimizer.
+        """
         return schedule(self.config.optimizer, self.config.train.steps)
 
     def own_params(self) -> Any:
@@ -66,8 +68,9 @@ class Recipe:
         return self.model.init(jax.random.key(self.config.seeds.init), self.example_batch(1))
 
     def init_params(self) -> Any:
-        """Fresh parameters of all phases in their boxes (`layers.Declared`). Independent of the
-        batch and of the mesh. Parameters that several phases share are drawn as in this phase.
+        """Returns fresh parameters of all phases in their boxes (`layers.Declared`). They do not
+        depend on the batch or the mesh. Parameters that several phases share get the initial values
+        of this phase.
         """
         flat = {}
         for each in (*self.others, self):
@@ -91,8 +94,8 @@ class Recipe:
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        """The optimizer; it changes neither parameters that only other phases use, nor their
-        moments.
+        """The optimizer. It leaves parameters that only other phases use, and their moments,
+        unchanged.
         """
         config = self.config
         params = self.abstract_params
@@ -132,7 +135,7 @@ class Recipe:
         """
 
         def split(x: jax.Array, axis: int = 0) -> jax.Array:
-            # Not with -1: a memory without slots has no elements.
+            # Sizes are explicit: reshape cannot infer a -1 for a memory without slots.
             sizes = [parts, x.shape[axis] // parts]
             x = x.reshape(*x.shape[:axis], *(sizes[::-1] if which else sizes), *x.shape[axis + 1 :])
             return jnp.moveaxis(x, axis + which, 0)
@@ -151,9 +154,10 @@ class Recipe:
 
 
 def make_recipe(config: Config) -> Recipe:
-    """The recipe of pretraining; uses no device.
+    """Returns the recipe of pretraining; uses no device.
 
-    Raises BadInput if JAX would compute in another precision, or for the configuration of a task.
+    Raises BadInput if JAX cannot compute in `model.compute_dtype`, or if the configuration is for a
+    task.
     """
     if not config.pretrains:
         raise BadInput(
@@ -167,8 +171,8 @@ def make_recipe(config: Config) -> Recipe:
 def recipes(
     configs: Sequence[Config], make: Callable[[Config], Recipe] = make_recipe
 ) -> list[Recipe]:
-    """The recipes of the phases of a run. Their states all have the parameters and moments of every
-    phase.
+    """Returns the recipes of the phases of a run. The state of each phase has the parameters and
+    moments of all phases.
     """
     made = [make(config) for config in configs]
     return [

@@ -1,11 +1,11 @@
 """Losses of single tokens, each predicted from the last position of a separate window.
 
-Evaluation by sliding one token at a time, for models without memory (Al-Rfou et al. 2018, arXiv
-1808.04444): the first positions of a segment have hardly any context. So each token has a window
-with exactly the `context` tokens before it. The last layer and the softmax compute one position per
-window.
+Models without memory are evaluated by sliding one token at a time (Al-Rfou et al. 2018, arXiv
+1808.04444), because the first positions of a segment have hardly any context. Each token has a
+window with exactly the `context` tokens before it. The last layer and the softmax compute one
+position per window.
 
-How much context left-to-right models use, by windows of growing length: the relative effective
+Windows of growing length show how much context left-to-right models use: the relative effective
 context length (Transformer-XL, section 4.3 and appendix C; Dai et al. 2019, arXiv 1901.02860).
 
     l_i(c, t)
@@ -50,12 +50,12 @@ log = logging.getLogger("xlnet_jax")
 
 
 def scorer(recipe: Recipe, mesh: Mesh) -> Callable[..., np.ndarray]:
-    """A function of parameters and windows that returns -log p of the last token of each window
-    given the tokens before it, in nats.
+    """Returns a function of parameters and windows. The function returns -log p of the last token
+    of each window given the tokens before it, in nats.
 
     It takes parameters placed on the mesh, windows int32 [N, X], equal in all processes, and the
     numbers or slice of the windows to score. It returns float32 for these windows, and compiles for
-    every X. Requires the mesh in use (`jax.set_mesh`); its devices share the windows.
+    every X. Requires `jax.set_mesh(mesh)`; the devices of the mesh share the windows.
     """
     size = rows_at_once(recipe.config, mesh)
     local = meshes.rows_here(size, mesh)
@@ -79,7 +79,7 @@ def scorer(recipe: Recipe, mesh: Mesh) -> Callable[..., np.ndarray]:
                         run(params, meshes.place(windows_NX[None, number_B], mesh, size))
                     )
                 )
-                jax.block_until_ready(parts[-2:-1])  # not all at once
+                jax.block_until_ready(parts[-2:-1])  # limits the batches in flight
                 bar.update(bar.task_ids[0], completed=first)
                 if bar.disable and time.monotonic() - logged >= BUSY_SECONDS:
                     log.info("evaluated %d of %s", first + size, quantity(count, "token"))
@@ -134,7 +134,7 @@ class SlidingLoss:
         predicted = [corpus.tokens - 1 for corpus in mixture.corpora]
         rows_S3 = SinglePass.of_blocks(tuple(predicted), context, W, blocks * W).rows_S3
         rows = (rows_S3 * (1, context, context)).tolist()
-        # The numbers of the scored tokens of every split, without its first token.
+        # The numbers of the scored tokens of every split, counted from its second token.
         self._scored_CN = [
             np.concatenate(
                 [
@@ -236,16 +236,17 @@ def hardest_losses(loss_ICN: np.ndarray, share: float) -> np.ndarray:
 
 
 def effective(gain_C: np.ndarray, lengths: Sequence[int]) -> int:
-    """The first length whose gain is below `LEAST_GAIN`; without such a length the last, which is a
-    lower bound.
+    """Returns the first length whose gain is below `LEAST_GAIN`. If no gain is, returns the last
+    length, which is a lower bound.
     """
     small = np.flatnonzero(gain_C < LEAST_GAIN)
     return lengths[small[0]] if small.size else lengths[-1]
 
 
 def effective_contexts(lengths: Sequence[int], loss_ICN: np.ndarray) -> list[Json]:
-    """For each model the mean `loss` by length; and by share r the `effective_context`, and for
-    every doubling the `gain`, with f_i(c, c) and f_i(c, c') as `hardest_loss`.
+    """Returns for each model the mean `loss` by length, and for each share r the
+    `effective_context`. For each share it also returns for every doubling the `gain`, and f_i(c, c)
+    and f_i(c, c') as `hardest_loss`.
     """
     models: list[Json] = [
         {"loss": loss_CN.mean(axis=1).tolist(), "share": {}} for loss_CN in loss_ICN

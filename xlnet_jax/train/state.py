@@ -26,7 +26,7 @@ class State:
     params: Any
     """Parameters, float32."""
     opt_state: optax.OptState
-    """State of the optimizer, float32; its count of the schedule leaves out skipped steps."""
+    """State of the optimizer, float32; its step count for the schedule excludes skipped steps."""
     memory: Any
     """The memory that a step hands to the next step: a `Memory`, another pytree, or ()."""
     step: jax.Array
@@ -41,8 +41,8 @@ class State:
     """float32: running variance of the same losses."""
 
     def split(self, memory: bool = True) -> dict[str, Any]:
-        """The named trees of a checkpoint (arrays or abstract). An empty memory is left out, any
-        memory if `memory` is false.
+        """Returns the named trees of a checkpoint (arrays or abstract). The memory is left out if
+        it is empty or if `memory` is false.
         """
         counters = dict(vars(self))
         trees = {"params": counters.pop("params"), "optimizer": counters.pop("opt_state")}
@@ -71,17 +71,18 @@ class State:
 
 
 MUST_BE_FINITE = ("params", "optimizer")
-"""Trees of `State.split` that make a checkpoint useless if not finite. A memory or a mean loss that
-is not finite recovers.
+"""Trees of `State.split` that must be finite in a checkpoint. A non-finite memory or mean loss
+recovers in later steps.
 """
 
 
 def init_state(recipe: Recipe, params: Any, rows: int | None = None) -> State:
     """The state before the first step, with parameters and memory in Flax's boxes.
 
-    `rows` is the number of rows of the memory, with rows of weight 0; None = `train.batch_size`.
+    `rows` is the number of rows of the memory, including rows of weight 0; None =
+    `train.batch_size`.
     """
     memory = recipe.model.carried(rows or recipe.config.train.batch_size)
-    # One array each: donated buffers must not be shared.
+    # A separate array for each counter: donated buffers must not be shared.
     zeros = (jnp.zeros((), dtype) for dtype in [jnp.int32] * 3 + [jnp.float32] * 2)
     return State(params, recipe.optimizer.init(params), memory, *zeros)

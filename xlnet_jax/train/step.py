@@ -39,18 +39,18 @@ class BuiltStep(NamedTuple):
     abstract_state: State
     """Shapes, dtypes and shardings of the State."""
     logical: State
-    """The abstract state as in a checkpoint: nothing is packed (`mesh.pack`)."""
+    """The abstract state as in a checkpoint: without packed arrays (`mesh.pack`)."""
     abstract_batch: Any
     """Shapes, dtypes and shardings of K stacked batches."""
     rows: int
-    """Number of rows of a batch on the devices: `train.batch_size`, and with `train.elastic` rows
-    of weight 0.
+    """Number of rows of a batch on the devices: `train.batch_size`, plus the rows of weight 0 that
+    `train.elastic` adds.
     """
 
 
 def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[str, jax.Array]]:
-    """Forward, backward and update on a segment of the global batch. Metrics are scalars, except
-    `rows_B`.
+    """Runs forward pass, backward pass and update on a segment of the global batch. Metrics are
+    scalars, except `rows_B`.
     """
     config = recipe.config
     memory, dropout_key = _inputs(config, state.memory, state.step)
@@ -59,8 +59,7 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
     updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
-    # A bad step consumes its data and changes no parameter; its memory cannot be trusted and is
-    # emptied.
+    # A bad step consumes its data but changes no parameter. Its memory may be wrong and is emptied.
     is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & ~_is_spike(config, state, loss)
     good = State(
         params,
@@ -93,17 +92,17 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
         means = {
             name: sum_B.sum() / jnp.maximum(divisors[name], 1) for name, (sum_B, _) in sums.items()
         }
-        # `loss` is everywhere the loss that evaluations score.
+        # `loss` always names the loss that evaluations score.
         metrics |= {"total_loss": loss, "loss": means.pop(recipe.first_loss)}
         metrics |= {f"loss_{name}": mean for name, mean in means.items()}
     if len(config.data.folders()) > 1:
-        # The host knows the corpus of each row, and sums by corpus.
+        # The host sums these losses by corpus: only the host has the corpus of each row.
         metrics["rows_B"] = sums[recipe.first_loss]
     return new_state, metrics
 
 
 def next_memory(recipe: Recipe, params: Any, memory: Any, step: jax.Array, batch: Any) -> Any:
-    """The memory after a step with these parameters, without its update."""
+    """Returns the memory after a step with these parameters, without an update of them."""
     memory, dropout_key = _inputs(recipe.config, memory, step)
     return recipe.model.row_losses(params, batch, memory, dropout_key).memory
 
@@ -113,8 +112,8 @@ def _good_steps(state: State) -> jax.Array:
 
 
 def _is_spike(config: Config, state: State, loss: jax.Array) -> jax.Array:
-    """Whether a loss is `train.spike_zscore` standard deviations above the mean; False before
-    `train.spike_window` good steps.
+    """Whether a loss is more than `train.spike_zscore` standard deviations above the mean; False
+    before `train.spike_window` good steps.
     """
     if not config.train.spike_zscore:
         return jnp.zeros((), bool)
@@ -124,10 +123,10 @@ def _is_spike(config: Config, state: State, loss: jax.Array) -> jax.Array:
 
 
 def _running_moments(config: Config, state: State, loss: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and variance with one more good loss: over all losses so far, later exponentially
-    weighted over `train.spike_window`.
+    """Returns mean and variance of the good losses including `loss`: of all losses at first, later
+    exponentially weighted over `train.spike_window`.
 
-    They are kept even if spikes are not checked, so that any later start can switch the check on.
+    They are also updated if spikes are not checked, so that any later start can enable the check.
     """
     share = 1 / jnp.minimum(_good_steps(state) + 1, config.train.spike_window).astype(jnp.float32)
     off = loss.astype(jnp.float32) - state.loss_mean
@@ -143,7 +142,7 @@ def _inputs(config: Config, memory: Any, step: jax.Array) -> tuple[Any, jax.Arra
 def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     """Jits a scan of K steps for a mesh, with fixed shardings of State and Batch. Compiles nothing.
 
-    Raises BadInput if the compiler does not know an option.
+    Raises BadInput if the compiler refuses an option of `train.compiler_options`.
     """
     rows = meshes.training_rows(recipe.config.train, mesh)
     boxed = logical = jax.eval_shape(
