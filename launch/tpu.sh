@@ -294,7 +294,7 @@ code_of_hosts() {
 # in between are retried.
 train_until_the_end() {
   local began code killed deaths=0
-  say_at_signals "$name stays, with what runs or waits there, and costs money; the same command follows it, --delete deletes it"
+  say_at_signals "$name stays, may still run, and costs money; run the same command again to follow it, or --delete to delete it"
   while true; do
     ready
     [[ -z $boot ]] || exit 0

@@ -171,7 +171,7 @@ def test_a_wrong_question_is_one_line(model):
         ),
         (
             lambda: model.logits(["Kilu [MASK:2-8]"]),
-            "text 1: no length of a gap is drawn here; write [MASK] or",
+            "text 1: a gap of random length is not supported here; write [MASK] or",
         ),
         (lambda: model.hidden(["Kilu", "[MASK:0]"]), "text 2: '[MASK:0]' is no gap"),
         (

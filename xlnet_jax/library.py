@@ -157,7 +157,8 @@ class Model:
         gapped = infill.gapped(self.tokenizer, text, number, needed=needed)
         if gapped.drawn:
             raise BadInput(
-                f"text {number}: no length of a gap is drawn here; write [MASK] or [MASK:5]"
+                f"text {number}: a gap of random length is not supported here; write [MASK] "
+                "or [MASK:5]"
             )
         return self._laid_out(gapped.ids)
 

@@ -129,7 +129,8 @@ def test_a_service_that_fails(tmp_path, monkeypatch, raised, expected, message):
             _prepare(tmp_path / "c")
     monkeypatch.setattr(engine, "_report_errors", lambda *unit: None)
     with pytest.raises(
-        BadInput, match="c: the pipeline wrote no 00000.json; workers elsewhere need --output=gs://"
+        BadInput,
+        match="c: the pipeline wrote no 00000.json; workers on other machines need --output=gs://",
     ):
         _prepare(tmp_path / "c")
 
@@ -161,7 +162,7 @@ def test_a_job_does_not_grow_with_its_units():
 
 
 def test_workers_of_dataflow_need_a_bucket_and_the_package(tmp_path):
-    with pytest.raises(BadInput, match="the workers of Dataflow do not see; use gs://"):
+    with pytest.raises(BadInput, match="Dataflow's workers cannot reach; use gs://"):
         _prepare(tmp_path / "c", beam_options=DATAFLOW)
     with pytest.raises(
         BadInput, match="workers of Dataflow need this package; add sdk_container_image="

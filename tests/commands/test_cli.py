@@ -177,8 +177,8 @@ def corpus_option():
         (["configure", "CORPUS", "--config.train.steps=3"], "unknown option"),
         (["configure", ""], "corpus is empty; give a value"),
         (["compile", TPU, "--topology=v9:2x2"], "no such TPU; use for example v3:16x16, v4:8x8x4"),
-        (["compile", TPU, "--topology=v4:8x8"], "no such slice is rented, as v4:8x8x4 is"),
-        (["compile", TPU, "--topology=v5e:0x4"], "--topology=v5e:0x4: no such slice is rented"),
+        (["compile", TPU, "--topology=v4:8x8"], "no slice has this shape; v4:8x8x4 exists"),
+        (["compile", TPU, "--topology=v5e:0x4"], "--topology=v5e:0x4: no slice has this shape"),
         (
             ["compile", TPU, "--topology=v5e:3x5"],
             "v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16, up to 256 chips",

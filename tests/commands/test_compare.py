@@ -177,7 +177,7 @@ def test_a_killed_comparison_goes_on_and_its_page_loads_nothing(words, scored, t
     page = pathlib.Path(result["page"]).read_text()
     assert not re.search(r"<script|<link[^>]*href=\"(?!data:,)|src=|url\(|@import|https?://", page)
     assert (
-        "of a system with fewer than 5 seeds nothing is claimed" in page.lower()
+        "no difference is claimed for a system with fewer than 5 seeds" in page.lower()
         and "not defined" in page
         and "&lt;cpu&gt;" in page
     )
@@ -285,7 +285,7 @@ def test_what_does_not_compare_is_refused_in_one_line(words, scored, tmp_path, c
     for changed, what in [
         (
             [f"{causal},{tmp_path}/small.py"],
-            "small has 100: they do not compare; use one vocabulary",
+            "small has 100: they cannot be compared; use one vocabulary",
         ),
         ([causal], "is one configuration; name two"),
         ([f"{causal},{tmp_path}/causal.py"], "two files with the name causal"),

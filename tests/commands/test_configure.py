@@ -214,8 +214,8 @@ def test_a_plan_that_cannot_beat_word_frequencies_says_so(tmp_path, caplog, spee
             0.05,
             1,
             (
-                "such as --heldout=0.1, or as more documents than 1, "
-                "since they fall whole (--document=blank_line)"
+                "such as --heldout=0.1, or divide it into more documents than 1, "
+                "because no document is split (--document=blank_line)"
             ),
         ),
     ],

@@ -184,7 +184,7 @@ def test_a_run_that_starts_from_an_import_writes_again_what_its_source_said(
     work, first, second = (str(tmp_path / name) for name in ("work", "first", "second"))
     import_(str(copy), work)
     assert (
-        "without a key here, so that a later export will lack it: "
+        "these settings have no key, so a later export will lack them: "
         "task_specific_params={'text-generation': {'max_length': 250}}\n"
     ) in caplog.text
     data = SimpleNamespace(sha256="1" * 64, tokenizer=data_fixtures.tokenizer())

@@ -305,7 +305,7 @@ def test_other_steps_of_a_unigram_file_are_refused(steps, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"do_lower_case": False}, "do_lower_case are not as the steps of tokenizer.json"),
+        ({"do_lower_case": False}, "do_lower_case differ from the steps of tokenizer.json"),
         ({"sp_model_kwargs": {"enable_sampling": True}}, "sp_model_kwargs=.*makes other ids"),
         ({"unk_token": "[UNK]"}, "unk_token is '.UNK.'; only '<unk>'"),
         (

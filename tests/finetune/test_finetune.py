@@ -212,7 +212,7 @@ def test_patience_counts_evaluations_since_the_best(scores, ends):
         ({"task": "regression"}, r"row 2: the label 'no' is not a number"),
         (
             {"task": "regression", "train": "text\tlabel\nbame\t1e39\n"},
-            r"the label '1e39' is not a number of float32",
+            r"the label '1e39' is not a finite float32 number",
         ),
         (
             {"train": f"sentence\tlabel\nbame\t{'9' * 5000}\n"},

@@ -514,7 +514,10 @@ def test_two_files_of_lines_that_do_not_belong_together(tmp_path):
     one, two = _write(tmp_path, "one.txt", "a\nb\n"), _write(tmp_path, "two.txt", "c\n")
     for source, message in (
         (one, "one.txt: name two files of lines, SOURCES,TARGETS, or"),
-        (f"{one},{two}", f"{one} has 2 lines and {two} 1; line by line they belong together"),
+        (
+            f"{one},{two}",
+            f"{one} has 2 lines and {two} 1; line n of the one must belong to line n of the other",
+        ),
     ):
         with pytest.raises(BadInput, match=message):
             list(readers.records(config, source))

@@ -169,7 +169,7 @@ def test_the_pooler_of_pretraining_begins_a_head(tmp_path, settings):
             {"finetune": {"task": "classification", "train": "x", "segments": 2}},
             (
                 "finetune.segments=2 must be 1 with model.architecture=bert: "
-                "its positions have no past"
+                "its positions do not reach into a memory"
             ),
         ),
         (

@@ -123,7 +123,7 @@ def test_what_is_no_gap_is_refused(text, message):
 def test_a_tokenizer_without_the_symbol_is_refused(monkeypatch):
     tools = tokenizer_of("sentencepiece")
     monkeypatch.setattr(tools, "pieces", [*tools.pieces[:EOP], "<none>", *tools.pieces[EOP + 1 :]])
-    with pytest.raises(BadInput, match="<eop> is no symbol of texts"):
+    with pytest.raises(BadInput, match="<eop> is not a symbol in texts"):
         gapped(tools, "a [MASK]", 1)
 
 

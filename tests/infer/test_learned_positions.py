@@ -158,7 +158,7 @@ def test_a_left_to_right_model_of_learned_positions_continues_texts_to_the_last_
     for _ in range(room):
         ids.append(int(log_probs(model, ids)[-1].argmax()))
     assert text.strip() in model.tokenizer.decode(ids)
-    with pytest.raises(BadInput, match="new ones included; shorten it"):
+    with pytest.raises(BadInput, match="new tokens included; shorten it"):
         model.generate([TEXT * 3])
     assert model.encode([TEXT]).shape == (1, model.config.model.d_model)
 

@@ -35,7 +35,7 @@ def warnings(caplog, *question):
         (known(32, 15), []),
         (
             known(32, 14),
-            ["known text is up to 17 tokens right of what is unknown (in training 16)"],
+            ["known text is up to 17 tokens right of an unknown position (in training 16)"],
         ),
         (known(32, 0, *range(20, 32)), ["up to 41 %", "up to 19 tokens right"]),
         # The next segment is not on the right: a text is read segment by segment.

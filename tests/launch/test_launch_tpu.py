@@ -277,8 +277,8 @@ def test_from_gcloud_to_the_trainer_every_word_arrives_whole(cloud):
 
 
 STAYS = (
-    "xlnet stays, with what runs or waits there, and costs money; "
-    "the same command follows it, --delete deletes it"
+    "xlnet stays, may still run, and costs money; "
+    "run the same command again to follow it, or --delete to delete it"
 )
 GOES_ON = (
     "if xlnet is in the cluster already, it goes on there, "

@@ -195,7 +195,7 @@ def test_masked_diffusion_is_evaluated_with_the_weights_of_its_loss(x64):
 def test_a_split_shorter_than_a_segment_is_one_line(x64):
     with pytest.raises(
         BadInput,
-        match="has 8 tokens, but a segment with what it predicts needs 9; use more text or",
+        match="has 8 tokens, but a segment with its targets needs 9; use more text or",
     ):
         scored(settings(), text(8))
 

@@ -328,7 +328,7 @@ BAD = [
         "data.segment_len=32 is more than model.max_positions=31",
     ),
     ([], "gpt2", "which model.architecture=bert with data.objective=mlm needs"),
-    (["model.vocab_size=301"], "wordpiece", "model.vocab_size=301 is not that of the tokenizer of"),
+    (["model.vocab_size=301"], "wordpiece", "model.vocab_size=301 does not match the tokenizer of"),
 ]
 
 

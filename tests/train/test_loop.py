@@ -359,7 +359,7 @@ def test_lasting_non_finite_steps_end_the_run_and_say_since_when(
         ({"data": {"corpus": "nowhere"}}, "nowhere: no such folder"),
         (
             {"model": {"vocab_size": 300}},
-            "is not that of the tokenizer of .*; set --config.model.vocab_size=200",
+            "does not match the tokenizer of .*; set --config.model.vocab_size=200",
         ),
         ({"train": {"batch_size": 100_000}}, "too few for train.batch_size=100000"),
         (

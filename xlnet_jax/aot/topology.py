@@ -170,7 +170,7 @@ def check_topology(name: str, slices: int = 1) -> Chip:
         shapes = ", ".join(sold.shapes).replace("cubes", "or multiples of 4")
         more = ", and --slices for more" if sold.joined else ""
         raise BadInput(
-            f"--topology={name}: no such slice is rented, as {chip.example} is; {kind} has "
+            f"--topology={name}: no slice has this shape; {chip.example} exists, and {kind} has "
             f"{shapes}, up to {sold.largest} chips{more}"
         )
     if slices > 1 and not sold.joined:

@@ -162,7 +162,7 @@ def load_systems(paths: str, corpus: str, overrides: Sequence[str]) -> Systems:
         if other.model.vocab_size != config.model.vocab_size:
             raise BadInput(
                 f"{first} has model.vocab_size={config.model.vocab_size}, and {name} has "
-                f"{other.model.vocab_size}: they do not compare; use one vocabulary"
+                f"{other.model.vocab_size}: they cannot be compared; use one vocabulary"
             )
     return systems
 

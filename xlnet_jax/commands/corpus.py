@@ -48,7 +48,7 @@ def verify(path: str, workers: int | None) -> Json:
         print(printable(problem), file=sys.stderr)
     if problems:
         raise BadInput(
-            f"{path} is not what was prepared (problems: {len(problems)}); copy it again"
+            f"{path} differs from the prepared corpus (problems: {len(problems)}); copy it again"
         )
     return {"ok": True, **counts}
 

@@ -80,7 +80,7 @@ def import_(
             )
         if foreign.lost:
             log.info(
-                "without a key here, so that a later export will lack it: %s",
+                "these settings have no key, so a later export will lack them: %s",
                 ", ".join(foreign.lost),
             )
         log.info(

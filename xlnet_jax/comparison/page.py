@@ -72,7 +72,7 @@ def page(result: Json) -> str:
         "A difference is named only where its interval, "
         "corrected for the number of pairs, excludes 0."
     )
-    claim += f" Of a system with fewer than {FEWEST_SEEDS} seeds nothing is claimed." * few
+    claim += f" No difference is claimed for a system with fewer than {FEWEST_SEEDS} seeds." * few
     body = [
         f"<h1>Comparison of systems: {len(systems)}</h1>",
         (

@@ -308,7 +308,7 @@ def _task_rules(config: Config) -> list[Rule]:
             not member.positions_at_input or task.segments == 1,
             (
                 f"must be 1 with model.architecture={config.model.architecture}: "
-                "its positions have no past"
+                "its positions do not reach into a memory"
             ),
         ),
         (

@@ -276,8 +276,8 @@ def open_in(folder: str, path: str, steps: Normalization | None = None) -> Token
     opened.normalization = dataclasses.replace(steps or usual, **rules)
     if steps not in (None, opened.normalization):
         raise BadInput(
-            f"{settings.where}: {', '.join(map(RULES.__getitem__, rules))} are not as the steps of "
-            "tokenizer.json; correct one of the two files"
+            f"{settings.where}: {', '.join(map(RULES.__getitem__, rules))} differ from the steps "
+            "of tokenizer.json; correct one of the two files"
         )
     above = [
         f"{each['content']!r:.60} ({each['id']})"

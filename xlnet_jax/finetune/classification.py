@@ -200,7 +200,7 @@ def number_of(example: Example) -> float:
         value = math.nan
     if not abs(value) <= _LARGEST:
         raise BadInput(
-            f"{example.where}: the label {str(example.label)[:60]!r} is not a number of float32"
+            f"{example.where}: the label {str(example.label)[:60]!r} is not a finite float32 number"
         )
     return value
 

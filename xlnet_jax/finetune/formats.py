@@ -165,7 +165,8 @@ def _line_files(names: list[str]) -> Iterator[Record]:
     one, two = map(len, texts)
     if one != two:
         raise BadInput(
-            f"{names[0]} has {one} lines and {names[1]} {two}; line by line they belong together"
+            f"{names[0]} has {one} lines and {names[1]} {two}; line n of the "
+            "one must belong to line n of the other"
         )
     for number, (source, target) in enumerate(zip(*texts, strict=True), 1):
         yield Record(f"{names[0]}, line {number}", {"source": source, "target": target})

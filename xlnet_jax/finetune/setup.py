@@ -178,8 +178,8 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     task = train.task
     if isinstance(task, TextToText) and (lost := task.lost(train.rows, train.examples)):
         log.warning(
-            "the tokenizer cannot write %s of %d, so no prediction equals them: %.60r becomes "
-            "%.60r; use one that keeps all, as `prepare` makes them",
+            "the tokenizer cannot write %s of %d, so no prediction can equal them: %.60r becomes "
+            "%.60r; use a tokenizer that keeps all characters, as `prepare` makes them",
             quantity(len(lost), "target"),
             len(train.examples),
             *lost[0],

@@ -163,7 +163,7 @@ def prompt(
         limit = f"the model has positions for {longest} tokens (model.max_positions)"
         if room < 1:
             raise BadInput(
-                f"text {number} has {len(ids)} tokens, and {limit}, new ones included; shorten it"
+                f"text {number} has {len(ids)} tokens, and {limit}, new tokens included; shorten it"
             )
         log.warning("text %d ends after %s: %s", number, quantity(room, "new token"), limit)
         tokens = room
@@ -236,8 +236,8 @@ def ids_of_parts(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
         ids = tokenizer.encode_normalized([tokenizer.pieces[symbol] + part])[0].tolist()
         if symbol not in ids[:2]:
             raise BadInput(
-                f"tokenizer {tokenizer.path}: {name} is no symbol of texts; texts with gaps need "
-                "the tokenizer of a released XLNet or ALBERT, or one from `xlnet-jax prepare`"
+                f"tokenizer {tokenizer.path}: {name} is not a symbol in texts; texts with gaps "
+                "need the tokenizer of a released XLNet or ALBERT, or one from `xlnet-jax prepare`"
             )
         all_ids.append(ids[ids.index(symbol) + 1 :])
     for ids in all_ids[:-1]:

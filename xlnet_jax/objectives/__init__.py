@@ -175,7 +175,7 @@ CLM = Objective(
     whole_text_rules,
     lambda config: (
         config.data.segment_len + config.data.multi_token_prediction,
-        "a segment with what it predicts",
+        "a segment with its targets",
     ),
     examples="causal",
     causal=True,

@@ -425,7 +425,7 @@ def _rows_by_piece(
     both = [row for row, piece in enumerate(tokenizer.pieces) if piece in place]
     log.warning(
         "checkpoint.init_from=%s has another vocabulary: the rows of %d pieces are taken from "
-        "there, and the rows of %d other pieces are drawn",
+        "there, and those of %d other pieces are drawn",
         path,
         len(both),
         tokenizer.vocab_size - len(both),

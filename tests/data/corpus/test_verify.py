@@ -81,7 +81,8 @@ def test_verify_tells_all_problems(copy, capsys):
     code, out, err = command(capsys, "verify", copy, "--json")
     assert code == 2 and json.loads(out)["exit_code"] == 2 and len(err) == 7
     assert (
-        err[-1] == f"xlnet-jax corpus: {copy} is not what was prepared (problems: 6); copy it again"
+        err[-1]
+        == f"xlnet-jax corpus: {copy} differs from the prepared corpus (problems: 6); copy it again"
     )
     wanted = (
         "spiece.model: not a SentencePiece model",

@@ -195,7 +195,7 @@ def test_no_text_in_a_split(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "xlnet_jax"):
         data.make_corpus(tmp_path / "e", data.write(tmp_path, a="Bado kilu"), heldout=1e-9)
     assert (
-        "none of the documents, of 11 tokens, fell to the held-out split; prepare it with"
+        "none of the documents, of 11 tokens, is in the held-out split; prepare it with"
         in caplog.text
     )
     assert "such as --heldout=0.2" in caplog.text

@@ -155,7 +155,7 @@ def open_mixture(
     for corpus in corpora:
         if corpus.tokenizer.vocab_size != config.model.pieces:
             raise BadInput(
-                f"model.vocab_size={config.model.vocab_size} is not that of the tokenizer of "
+                f"model.vocab_size={config.model.vocab_size} does not match the tokenizer of "
                 f"{corpus.path}; set --config.model.vocab_size="
                 f"{corpus.tokenizer.vocab_size + config.model.spare_rows}"
             )

@@ -91,7 +91,7 @@ def _beyond_spans(
         )
     if right > most:
         beyond.append(
-            f"known text is up to {right} tokens right of what is unknown (in training {most})"
+            f"known text is up to {right} tokens right of an unknown position (in training {most})"
         )
     return beyond
 

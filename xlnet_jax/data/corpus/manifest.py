@@ -315,7 +315,7 @@ def little_heldout(manifest: Json) -> str | None:
     heldout, everything = tokens.get("heldout", 0), sum(tokens.values())
     if heldout >= FEWEST_HELDOUT:
         return None
-    what = f"none of the documents, of {everything:,} tokens, fell to the held-out split"
+    what = f"none of the documents, of {everything:,} tokens, is in the held-out split"
     if heldout:
         of_all = f"{heldout:,} of {everything:,} tokens"
         what = (
@@ -338,7 +338,7 @@ def little_heldout(manifest: Json) -> str | None:
         advice = "prepare more text"
     if documents < FEW_DOCUMENTS:
         advice += (
-            f", or as more documents than {documents}, "
-            "since they fall whole (--document=blank_line)"
+            f", or divide it into more documents than {documents}, "
+            "because no document is split (--document=blank_line)"
         )
     return f"{what}; {advice}"

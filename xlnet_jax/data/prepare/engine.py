@@ -75,7 +75,7 @@ def run_units(
         if gone := sorted(set(notes) - files.listing(folder).keys()):
             raise BadInput(
                 f"{output}: the pipeline wrote no {gone[0]}; "
-                "workers elsewhere need --output=gs://..."
+                "workers on other machines need --output=gs://..."
             )
     elif missing:
         with _progress(len(units), done) as add:
@@ -177,7 +177,7 @@ def make_pipeline(options: Sequence[str], output: str) -> Any:
     if type(pipeline.runner).__name__ == "DataflowRunner":
         if "://" not in output:
             raise BadInput(
-                f"--output={output} is here, which the workers of Dataflow do not see; use gs://..."
+                f"--output={output} is a local path, which Dataflow's workers cannot reach; use gs://..."
             )
         if not any(given[name] for name in ("sdk_container_image", "setup_file", "extra_packages")):
             raise BadInput(

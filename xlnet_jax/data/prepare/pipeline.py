@@ -370,9 +370,7 @@ def _assemble(output: str, units: Sequence[Unit], tokenizer: Tokenizer, options:
             "replaced by U+FFFD, because it is not UTF-8: %s", quantity(counts["replaced"], "place")
         )
     if counts["empty"]:
-        _log.warning(
-            "left out, because they have no text: %s", quantity(counts["empty"], "document")
-        )
+        _log.warning("left out, because empty: %s", quantity(counts["empty"], "document"))
     dropped = {name: sum(note["dropped"][name] for note in notes) for name in marks.NAMES}
     marks.say(dropped)
     manifest = {
