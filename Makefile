@@ -137,7 +137,7 @@ prove: .venv/peers.stamp .venv/tpu.stamp .venv-peers4/peers4.stamp test-pythons 
 	$(BIN)/python tests/mutants.py --json
 	$(BIN)/python tests/commands/fuzz_commands.py --count 200
 	$(PYTEST) $(PARALLEL) --ignore=tests/test_chaos.py -m prove $(PYTEST_FLAGS)
-	XLNET_TEST_PRODUCTION=1 $(PYTEST) tests/aot tests/peers tests/test_chaos.py -m prove $(PYTEST_FLAGS)
+	XLNET_TEST_PRODUCTION=1 $(PYTEST) tests/aot tests/peers tests/train tests/test_chaos.py -m prove $(PYTEST_FLAGS)
 	USE_TF=0 .venv-peers4/bin/pytest -q tests/peers/test_tokenizers.py -m prove $(PYTEST_FLAGS)
 
 lint: .venv/dev.stamp ## ruff, format, types, shell scripts

@@ -106,7 +106,7 @@ def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(
     assert again["heldout_loss"] == result["heldout_loss"]
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_the_quick_start_by_characters_scores_and_writes_text(tmp_path, capsys, one_device):
     words = [
         "quickstart",

@@ -43,7 +43,7 @@ def test_the_page_has_the_program_of_the_card():
     ("task", "tag", "says"),
     [
         ("classification", "text-classification", "together 1"),
-        ("multi_label_classification", "text-classification", "those above 0.5"),
+        ("multi_label_classification", "text-classification", "the labels above 0.5"),
         ("regression", "text-classification", "The score is the number"),
         ("multiple_choice", "multiple-choice", "XLNetForMultipleChoice"),
         ("question_answering", "question-answering", "XLNetForQuestionAnswering"),

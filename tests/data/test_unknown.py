@@ -43,7 +43,7 @@ def test_prepare_and_info_say_what_is_unknown(tmp_path, capsys, kind, text, exam
         "--workers=1",
     ]
     assert main(["prepare", *words]) == 0
-    assert f"pieces, such as {example!r}; take one" in capsys.readouterr().err
+    assert f"pieces, such as {example!r}; use a" in capsys.readouterr().err
     assert main(["corpus", "info", str(tmp_path / "c"), "--json"]) == 0
     said = capsys.readouterr()
     found = json.loads(said.out)

@@ -90,10 +90,10 @@ def _write(folder, task, examples):
         ("question_answering", _spans, 0.8, "xlnet"),
         ("token_classification", _tokens, 0.9, "xlnet"),
         ("embeddings", _embeddings, 0.8, "xlnet"),
-        ("multiple_choice", _choice, 0.8, "roberta"),
+        pytest.param("multiple_choice", _choice, 0.8, "roberta", marks=pytest.mark.prove),
         ("question_answering", _spans, 0.8, "bert"),
-        ("token_classification", _tokens, 0.9, "bert"),
-        ("embeddings", _embeddings, 0.8, "roberta"),
+        pytest.param("token_classification", _tokens, 0.9, "bert", marks=pytest.mark.prove),
+        pytest.param("embeddings", _embeddings, 0.8, "roberta", marks=pytest.mark.prove),
     ],
 )
 def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score, family):
@@ -139,9 +139,9 @@ def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score,
 @pytest.mark.parametrize(
     ("task", "make"),
     [
-        ("question_answering", _spans),
+        pytest.param("question_answering", _spans, marks=pytest.mark.prove),
         ("embeddings", _embeddings),
-        ("text_to_text", _reversal),
+        pytest.param("text_to_text", _reversal, marks=pytest.mark.prove),
         ("", None),
     ],
 )

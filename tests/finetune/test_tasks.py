@@ -270,5 +270,5 @@ def test_scores_of_embeddings():
     # The nearest second texts of the three are 1 or 2, 1 or 2, and 1 or 2.
     unlabelled = [example._replace(label=None) for example in examples]
     assert task.score(outputs, unlabelled)["accuracy"] == pytest.approx(1 / 3)
-    with pytest.raises(BadInput, match="train.gradient_accumulation_steps=2 .* the negatives"):
+    with pytest.raises(BadInput, match="train.gradient_accumulation_steps=2 .* negatives of a row"):
         tiny.config(finetune={"task": "embeddings"}, train={"gradient_accumulation_steps": 2})

@@ -112,7 +112,13 @@ def small(name, attention):
     )
 
 
-@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("xlnet", "vanilla", "bert") else pytest.param(name, marks=pytest.mark.slow)
+        for name in MEMBERS
+    ],
+)
 def test_a_cpu_computes_what_other_devices_do(name):
     """The loss and its rows, the memory and all gradients, with dropout. A cache is the same on all
     devices.

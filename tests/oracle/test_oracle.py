@@ -6,6 +6,8 @@ every gradient.
 The run ends with a table of errors.
 """
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -23,9 +25,19 @@ def weights():
     return replay.load(replay.WEIGHTS)
 
 
-@pytest.mark.parametrize("attention", tiny.ATTENTION)
-@pytest.mark.parametrize("dtype", replay.TOLERANCES)
-@pytest.mark.parametrize("name", CASES)
+RECORDED = [
+    pytest.param(
+        name,
+        dtype,
+        attention,
+        id=f"{name}-{dtype}-{attention}",
+        marks=() if dtype == "float64" or name == "plain" else pytest.mark.slow,
+    )
+    for name, dtype, attention in itertools.product(CASES, replay.TOLERANCES, tiny.ATTENTION)
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "attention"), RECORDED)
 def test_equals_the_recording(name, dtype, attention, weights, record_property):
     case, recorded = CASES[name], replay.load(name)
     with jax.enable_x64(dtype == "float64"):

@@ -42,6 +42,10 @@ from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.recipe import make_recipe
 
 FAMILIES = [name for name, member in MEMBERS.items() if member.positions_at_input]
+TRAINED = [
+    pytest.param(name, marks=pytest.mark.slow if name in ("albert", "gpt2") else pytest.mark.prove)
+    for name in FAMILIES
+]
 
 
 def write(config, folder):
@@ -264,8 +268,7 @@ def settings(tmp_path_factory, pytestconfig):
 UPDATES = {"albert": "lamb", "gpt2": "muon", "transformer": "muon"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TRAINED)
 def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(family, settings, tmp_path):
     """Dropout, both losses, other optimizers under ZeRO-1, an average of the parameters, and what a
     kill leaves behind: lines of steps that no checkpoint has.
@@ -297,8 +300,7 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(family, settings, t
     assert records[0] == records[1] and len(records[0]) > 40
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TRAINED)
 def test_neither_training_nor_the_held_out_loss_depends_on_the_devices(
     family, settings, tmp_path, monkeypatch
 ):

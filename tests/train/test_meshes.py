@@ -35,20 +35,20 @@ from xlnet_jax.train.step import build_step, create_state
 pytestmark = pytest.mark.production
 ONE = {"data": 1}
 EIGHT = [
-    pytest.param({"data": 8}, marks=pytest.mark.slow),
+    pytest.param({"data": 8}, marks=pytest.mark.prove),
     pytest.param({"data": 1, "fsdp": 8}, marks=pytest.mark.slow),
     {"data": 2, "fsdp": 2, "tensor": 2, "zero1": True},
-    pytest.param({"data": 1, "fsdp": 2, "tensor": 4}, marks=pytest.mark.slow),
+    pytest.param({"data": 1, "fsdp": 2, "tensor": 4}, marks=pytest.mark.prove),
     pytest.param({"slices": 2, "data": 2, "fsdp": 2}, marks=pytest.mark.slow),
 ]
 PARTS = [
     pytest.param({"data": 1}, 4, marks=pytest.mark.slow),
-    pytest.param({"data": 4}, 2, marks=pytest.mark.slow),
+    pytest.param({"data": 4}, 2, marks=pytest.mark.prove),
     # 16 rows on three devices, and two on one of them: 18 rows, in two parts.
     ({"data": 3}, 2),
-    pytest.param({"slices": 3, "data": 2}, 2, marks=pytest.mark.slow),
+    pytest.param({"slices": 3, "data": 2}, 2, marks=pytest.mark.prove),
     pytest.param({"slices": 2, "data": 1, "fsdp": 2}, 2, marks=pytest.mark.slow),
-    pytest.param({"data": 2, "tensor": 2}, 4, marks=pytest.mark.slow),
+    pytest.param({"data": 2, "tensor": 2}, 4, marks=pytest.mark.prove),
 ]
 
 
@@ -282,7 +282,7 @@ def test_what_stays_whole_is_counted():
         assert share == 0 and rest == bytes_here(found) > 4 * 360_300_800 / 2.01
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_six_devices_give_the_losses_and_the_gradient_of_one():
     """No array of this model has an axis that six devices divide: each is packed, with zeros at the
     end of a layer.
@@ -444,11 +444,11 @@ def test_the_kernel_of_a_head_is_not_rounded():
     ("mesh", "parts", "dtype"),
     [
         ({"data": 4}, 2, "bfloat16"),
-        ({"data": 2, "fsdp": 2}, 2, "float32"),
-        ({"slices": 2, "data": 2}, 1, "bfloat16"),
+        pytest.param({"data": 2, "fsdp": 2}, 2, "float32", marks=pytest.mark.prove),
+        pytest.param({"slices": 2, "data": 2}, 1, "bfloat16", marks=pytest.mark.prove),
         # Packed, gathered in a layer and before all of them.
         ({"data": 2, "fsdp": 3}, 1, "bfloat16"),
-        ({"data": 3}, 2, "bfloat16"),
+        pytest.param({"data": 3}, 2, "bfloat16", marks=pytest.mark.prove),
     ],
     ids=str,
 )
@@ -466,7 +466,11 @@ def test_the_run_is_the_same_to_the_order_of_sums(mesh, parts, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "model", [{}, {"d_model": 12, "head_dim": 6, "d_ff": 20}], ids=["even", "packed"]
+    "model",
+    [
+        pytest.param({}, id="even", marks=pytest.mark.prove),
+        pytest.param({"d_model": 12, "head_dim": 6, "d_ff": 20}, id="packed"),
+    ],
 )
 def test_a_run_resumes_with_the_key_switched_and_its_checks_work(tmp_path, pytestconfig, model):
     def settings(zero1):

@@ -141,7 +141,7 @@ def newest(workdir):
     return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_from_the_second_phase_on_with_two_processes(whole, tmp_path, pytestconfig):
     """The same losses as with one."""
     cache = pytestconfig.cache.mkdir("xla")

@@ -244,7 +244,7 @@ def test_sliding_scores_every_token_but_the_first_with_more_context_than_segment
     )
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.production
 def test_any_mesh_and_any_number_of_micro_batches_have_the_same_losses():
     """The auxiliary losses cross `shard_map`, a split vocabulary and micro-batches like all
