@@ -412,8 +412,8 @@ def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(
     )
     # Equal names and shapes may be another function.
     assert (
-        f"init_from={run} has another architecture, so its parameters compute something else here: "
-        "model.activation: 'gelu' -> 'relu'; model.biases_per_layer: True -> False\n"
+        f"init_from={run} has another architecture, so the same parameters give other outputs "
+        "here: model.activation: 'gelu' -> 'relu'; model.biases_per_layer: True -> False\n"
     ) in caplog.text
     loaded = contents({"params": state.params})
     for name, value in loaded.items():

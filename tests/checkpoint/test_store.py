@@ -82,19 +82,19 @@ OTHERS = (
             )
         },
         (
-            "optimizer/0/nu is not in the checkpoint (and 1 more); the optimizer of the run was "
-            "another; resume with the versions"
+            "optimizer/0/nu is not in the checkpoint (and 1 more); the run used another "
+            "optimizer; resume with the versions"
         ),
     ),
     (
         {"opt_state": ({}, jnp.array(7, jnp.int32))},
-        "optimizer/0/mu is only in the checkpoint; the optimizer of the run was",
+        "optimizer/0/mu is only in the checkpoint; the run used another optimizer",
     ),
     (
         {"params": {"a": jnp.ones((3, 3)), "b": {"c": jnp.ones(3)}}},
         (
             "params/a is float32[2,3] in the checkpoint, not float32[3,3]; "
-            "config.json or the version of xlnet_jax is not"
+            "config.json or the version of xlnet_jax has changed since"
         ),
     ),
     ({"params": {"a": jnp.ones((2, 3))}}, "params/b/c is only in the checkpoint; config.json or"),

@@ -195,7 +195,7 @@ def corpus_option():
         (["inspect"], "give --config=FILE, or the --workdir of a run"),
         (
             ["train", CONFIG, "--workdir=s3://b/W"],
-            "s3://b/W: of the addresses only gs://BUCKET/... works",
+            "s3://b/W: not gs://BUCKET/...",
         ),
         (["inspect", CONFIG, "--parameters", "--output=x.png"], "leave it out with --parameters"),
         (["train", "--config=--", "--workdir=W"], "'--config=--' has no value"),

@@ -218,7 +218,10 @@ def test_what_tensorstore_says(bucket, status, expected):
 def test_other_addresses_and_empty_ones(bucket, capsys):
     for place in ("s3://bucket/run", "gs://"):
         assert command(*train_words(place)) == 2
-        assert f"{place}: of the addresses only gs://BUCKET/... works" in capsys.readouterr().err
+        assert (
+            f"{place}: not gs://BUCKET/...; name such an address or a folder"
+            in capsys.readouterr().err
+        )
     assert command("evaluate", "--workdir=gs://bucket/nothing") == 2
     assert "gs://bucket/nothing: no config.json" in capsys.readouterr().err
 

@@ -288,6 +288,6 @@ def test_what_does_not_fit_absolute_positions_is_refused():
     with pytest.raises(BadInput, match="kernels compute relative positions"):
         choice.choose(config(attention="fused").model)
     with pytest.raises(
-        BadInput, match="run has model.architecture=vanilla, and no memory that could follow a text"
+        BadInput, match="run has model.architecture=vanilla without a memory, so it"
     ):
         check_question(config(), "run", Generate())

@@ -1,10 +1,11 @@
-"""Checksums of arrays, the same for every mesh and number of processes, computed where the arrays
-are.
+"""Checksums of arrays, computed on the devices of the arrays; equal for every mesh and number of
+processes.
 
-The checksum of an array is its dtype, its shape, and four sums modulo 2^32. Each sum adds up a hash
-of every element: of its bits and its position in the whole array. A sum has no order, so every
-device sums its own part. One different element always changes each of the four sums; several leave
-all four unchanged with a probability of 2^-128. This detects accidents, not forgery.
+The checksum of an array is its dtype, its shape, and four sums modulo 2^32. Each sum adds the
+hashes of all elements. The hash of an element depends on its bits and its position in the whole
+array. A sum has no order, so every device sums its own part. One changed element always changes
+each of the four sums; several changed elements leave all four sums unchanged with a probability of
+2^-128. The checksum detects accidents, not forgery.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def of_trees(
     """The checksum of every array by its path, such as `params/embedding`, and the paths of
     non-finite arrays.
 
-    All processes of a run must call it together; each gets the results of the whole arrays. Waits
-    for the devices. An array with an entry in `shapes` is cut to this shape, from its first
-    elements.
+    All processes of a run must call this function together; each gets the results of the whole
+    arrays. Waits for the devices. An array with an entry in `shapes` is cut to this shape, from its
+    first elements.
     """
     arrays = by_path(trees)
     shapes = {name: array.shape for name, array in arrays.items()} | (shapes or {})
@@ -101,8 +102,8 @@ def _first(array: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _everywhere(arrays: dict[str, Any]) -> NamedSharding | None:
-    """The sharding of the sums: whole on every device of the arrays, so that each process can read
-    them.
+    """The sharding of the sums: whole on every device of the arrays, because each process reads the
+    sums.
     """
     sharding = next(iter(arrays.values())).sharding
     return (

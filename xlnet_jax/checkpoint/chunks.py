@@ -1,14 +1,14 @@
-"""Orbax's options: the chunks of arrays, the barriers of processes, and the noise of failures.
+"""Orbax's options: the chunks of arrays, the barriers of processes, and tracebacks after errors.
 
 Under data parallelism every process needs all parameters, and the bucket would send all of them to
 each process. Instead the devices that will hold copies of an array read different parts of it
 (`mesh.spread`), and an all-gather completes the copies (`Checkpoints.gather`).
 
-An array is stored in chunks, which can only be read whole. So it is split between chunks: no
-process reads a chunk twice or reads more than without the split, even if other devices wrote the
-checkpoint. Orbax's `use_load_and_broadcast` is not used: there the hosts of one replica read
-everything, a replica must be whole hosts, and the broadcast is part of the read, in which a process
-would wait for processes that may have found their files damaged.
+An array is stored in chunks, which can only be read whole. So an array is split only between
+chunks: no process reads a chunk twice or reads more than without the split, even if other devices
+wrote the checkpoint. Orbax's `use_load_and_broadcast` is not used. Its broadcast is part of the
+read, so a process would wait for processes that may have found damaged files. Also, the hosts of
+one replica would read everything, and a replica must consist of whole hosts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from orbax.checkpoint import v1 as ocp
 
 def context() -> ocp.Context:
     """Orbax's options for the saves of a run."""
-    # Every replica writes a slice of an array, but not of a bias: a thousand slices of 96 bytes.
+    # Every replica writes a slice of a large array. A bias is not sliced: a thousand replicas would
+    # write slices of 96 bytes.
     saving = ocp.options.ArrayOptions.Saving(
         scoped_storage_options_creator=_chunks, min_slice_bytes_for_replica_parallel=2**16
     )
@@ -56,10 +57,10 @@ class _Async(ocp.options.AsyncOptions):
 
 
 def _barrier(*, key: str, timeout_ms: int) -> None:
-    """Orbax's barrier, except in a thread of a save in which this process has failed.
+    """Calls Orbax's barrier, except in the thread of a save that has failed in this process.
 
-    There Orbax would wait for the other processes, which wait for this process to write its part,
-    for 20 minutes. Without the wait, the error ends the run in all of them.
+    In that thread Orbax would wait 20 minutes for the other processes, which wait for the part of
+    this process. Without the wait, the error ends the run in all processes.
     """
     failed = (
         sys.exception() is not None and threading.current_thread() is not threading.main_thread()
@@ -69,9 +70,9 @@ def _barrier(*, key: str, timeout_ms: int) -> None:
 
 
 def unless_late(hook: Callable[[Any], None], raised: Any) -> None:
-    """`sys.unraisablehook` without the tracebacks of calls that are late: after an error,
-    TensorStore calls into a closed event loop of Orbax for each other array of the tree. The error
-    itself is raised.
+    """Calls `hook`, the previous `sys.unraisablehook`, except for late calls of TensorStore. After
+    an error, TensorStore calls a closed event loop of Orbax for each other array of the tree. The
+    error itself is raised elsewhere.
     """
     if not (
         isinstance(raised.exc_value, RuntimeError)

@@ -51,8 +51,8 @@ class Restored:
 def resume(
     checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, arrays: bool = True
 ) -> Restored | None:
-    """The checkpoint that a run resumes from, or None. Moves newer, damaged checkpoints to
-    quarantine; without `arrays` (see `newest`) it changes nothing.
+    """Returns the checkpoint from which a run resumes, or None. Moves newer, damaged checkpoints to
+    quarantine; without `arrays` (see `newest`) changes nothing.
 
     Raises BadInput, and changes nothing, if all checkpoints are damaged or the arrays are not as
     `trees_of` returns them.
@@ -84,8 +84,8 @@ def newest(
     step: int | None = None,
     arrays: bool = True,
 ) -> Restored:
-    """For a reader, the checkpoint of `step`, or else the newest good one, with a warning for each
-    newer, damaged one.
+    """Returns, for a reader, the checkpoint of `step`, or by default the newest good checkpoint.
+    Warns of each newer, damaged checkpoint.
 
     Without `arrays` only the record is read and checked: damaged arrays are not noticed.
 
@@ -112,11 +112,11 @@ def parameters(
     step: int | None = None,
     averaged: bool = False,
 ) -> tuple[Any, int]:
-    """The parameters in a checkpoint of a run, and its step, for a reader; see `newest`.
+    """Returns the parameters in a checkpoint of a run, and its step, for a reader; see `newest`.
 
-    If `averaged`, the average of the parameters, which the optimizer keeps
-    (`train.optimizer.Average`). The checkpoint of an import has no average; its parameters are
-    returned, as they are the average if the average was exported.
+    If `averaged`, returns the average of the parameters, which the optimizer keeps
+    (`train.optimizer.Average`). The checkpoint of an import has no average, so its parameters are
+    returned: they are the average if the average was exported.
     """
     trees_of = same_arrays(lambda *_: {"params": abstract_params}, whole=False)
 
@@ -126,7 +126,7 @@ def parameters(
         number = next((int(found[1]) for found in names if found), None)
         if not averaged or number is None:
             return trees
-        # Orbax requires the list of the checkpoint, to this entry.
+        # Orbax requires the list of optimizer states as in the checkpoint, up to this entry.
         return {"optimizer": [*[None] * number, {"average": trees["params"]}]}
 
     with Checkpoints(workdir) as checkpoints:
@@ -138,11 +138,11 @@ def parameters(
 
 
 def same_arrays(trees_of: TreesOf, whole: bool = True) -> TreesOf:
-    """`trees_of` with a check that the checkpoint has the arrays of these trees. Otherwise raises
-    BadInput: the configuration differs, and the checkpoint is not damaged.
+    """Returns `trees_of` with a check that the checkpoint has the arrays of these trees. If not,
+    the check raises BadInput: the configuration differs, but the checkpoint is not damaged.
 
-    The memory is not compared: it may have other rows of weight 0. Unless `whole`, arrays of other
-    phases are not compared.
+    The memory is not compared, because its number of rows of weight 0 may differ. Unless `whole`,
+    arrays of other phases are not compared.
     """
 
     def checked(where: str, step: int, record: Json) -> Trees:
@@ -159,13 +159,13 @@ def same_arrays(trees_of: TreesOf, whole: bool = True) -> TreesOf:
             if differs := _difference(forms, saved):
                 advice = (
                     (
-                        "the optimizer of the run was another; resume with the versions of "
+                        "the run used another optimizer; resume with the versions of "
                         "xlnet_jax and optax in runs.jsonl, or start a new run from these "
                         "parameters with checkpoint.init_from"
                     )
                     if tree == "optimizer"
                     else (
-                        "config.json or the version of xlnet_jax is not that of the run "
+                        "config.json or the version of xlnet_jax has changed since the run "
                         "(see runs.jsonl); restore it"
                     )
                 )
@@ -176,8 +176,8 @@ def same_arrays(trees_of: TreesOf, whole: bool = True) -> TreesOf:
 
 
 def _difference(forms: dict[str, str], saved: dict[str, str]) -> str:
-    """The first difference between the arrays of the program and of a checkpoint, as text; empty
-    without a difference.
+    """The first difference between the arrays of the program and of a checkpoint, as text; empty if
+    they are equal.
     """
     texts = (
         [
@@ -192,8 +192,8 @@ def _difference(forms: dict[str, str], saved: dict[str, str]) -> str:
 
 
 def run_of(path: str) -> tuple[str, int | None]:
-    """The work directory and the step of a path: a checkpoint folder, or a work directory, whose
-    step is None.
+    """Returns the work directory and the step of a path. The path is a checkpoint folder, or a work
+    directory; for a work directory the step is None.
     """
     workdir = path.rstrip("/")
     above, _, name = workdir.rpartition("/checkpoints/")
@@ -206,11 +206,11 @@ def foreign_parameters(
     """Initial parameters from another run, as nested dictionaries, and their origin. Without
     `arrays` no parameters are returned, but everything else is checked.
 
-    Returns the parameters that both models have; parameters of `OF_VOCABULARY` have as many rows as
-    in the other run. `path` is a work directory (its newest good checkpoint), or the folder of a
-    checkpoint in it. The origin has `path`, `step`, `corpus_sha256`, `tokenizer_sha256`, the names
-    of parameters that only this model has (`fresh`), and of parameters that only the other run has
-    (`left_over`).
+    Returns the parameters that both models have; parameters of `OF_VOCABULARY` keep the number of
+    rows of the other run. `path` is a work directory (its newest good checkpoint), or the folder of
+    a checkpoint in it. The origin has `path`, `step`, `corpus_sha256`, `tokenizer_sha256`, the
+    names of parameters that only this model has (`fresh`), and of parameters that only the other
+    run has (`left_over`).
 
     Raises BadInput with the first array whose shape or dtype differs, or if no parameter is common.
     """
@@ -253,8 +253,8 @@ def foreign_parameters(
 
 
 def _with_rows(leaf: Any, form: str) -> Any:
-    """The abstract array, with as many rows as the saved array and whole on each device if the two
-    differ in their rows alone.
+    """Returns the abstract array. If it differs from the saved array only in the number of rows,
+    the result has the rows of the saved array and is whole on each device.
     """
     rows = re.split(r"[][,]", form)[1]
     sharding = NamedSharding(leaf.sharding.mesh, PartitionSpec())
@@ -281,7 +281,8 @@ def _newest_undamaged(
     damaged: dict[int, str] = {}
     while True:
         # Process 0 lists the checkpoints: another host may see a new folder later, and would report
-        # it as damaged. Listed again each time: a run that saves removes old ones meanwhile.
+        # it as damaged. The list is read again in each round: a run that saves may have removed old
+        # checkpoints.
         steps = json.loads(
             processes.broadcast(json.dumps(checkpoints.steps() if only is None else [only]))
         )
@@ -333,8 +334,8 @@ def _first_fault(faults: list[str]) -> str:
 
 
 def _move_aside(path: str, folder: str) -> None:
-    """Moves a checkpoint to a folder, under a free name: a checkpoint of the same step may have
-    been moved there before.
+    """Moves a checkpoint to a free name in a folder, which may already have a checkpoint of the
+    same step.
     """
     name = os.path.basename(path)
     with files.translate_errors(path):

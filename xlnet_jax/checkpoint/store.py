@@ -1,19 +1,20 @@
 """Checkpoints: named trees of arrays, saved asynchronously, restored exactly.
 
-A checkpoint has named trees and a JSON record. In a run (`train.state.State.split`):
+A checkpoint has named trees and a JSON record. The trees of a run (`train.state.State.split`) and
+its record:
 
     params   optimizer   memory   counters (step, skipped, consecutive_bad, and the running loss)
     record   the data plan, the resolved configuration by dotted key, the corpus hash, the format
              version, the checksum of every array, and a hash of the record itself
 
 Evaluation and export read only the parameters. A save copies the arrays to the host before it
-returns; the training step may then donate them while they are written. `restore` decides from which
-checkpoint a run resumes.
+returns, so the training step may donate the arrays while the copies are written. `restore` decides
+from which checkpoint a run resumes.
 
 A folder on disk gets its name when it is complete. A bucket cannot rename a folder atomically;
 there a checkpoint is complete when its folder has Orbax's `commit_success.txt`. An incomplete
 folder of a killed run is no checkpoint, and the next save removes it. A checkpoint is JSON and
-arrays of numbers: nothing in it is code or is unpickled.
+arrays of numbers: it contains no code, and reading unpickles nothing.
 
 Only this module and `chunks` import Orbax.
 """
@@ -51,8 +52,7 @@ _COMPLETE_IN_BUCKET = "commit_success.txt"
 _UNFINISHED = ".orbax-checkpoint-tmp"
 """Part of the name of an incomplete folder on disk."""
 _MOVED = (errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-"""Errors of the operating system that mean damage; others (no permission, no memory) have other
-causes.
+"""Errors of the operating system that mean damage; other errors (no permission, no memory) do not.
 """
 
 _ROWS_AXIS = {"hidden": 1, "valid": 0}
@@ -88,8 +88,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         self.path = epath.Path(self.workdir) / "checkpoints"
         self._keep = keep
         self._losses = losses
-        # Orbax logs, in many lines, errors that it also raises and that are reported in one line
-        # here. A failed read leaves unfinished tasks, which asyncio logs later.
+        # Orbax logs errors in many lines and also raises them; this module reports each error in
+        # one line. A failed read leaves unfinished tasks, which asyncio would log later.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         with files.translate_errors(str(self.path)):
@@ -115,7 +115,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         """Raises BadInput or RestartMe, in one line, for a full disk or a bucket that refuses or
         does not answer.
 
-        Removes the files of a failed save from disk: they may be what fills it.
+        Removes the files of a failed save from disk, because these files may fill the disk.
         """
         try:
             with files.translate_errors(str(self.path)):
@@ -124,10 +124,10 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             # Orbax's writer would raise the same error again at the next call. The next save makes
             # a new writer.
             self._writer = None
-            # Other processes may still write there; their run ends, and the next run removes the
-            # files.
+            # With several processes the others may still write these files; then the run ends, and
+            # the next run removes the files.
             if files.at(self.workdir).locks and jax.process_count() == 1:
-                for pause in (0.0, 0.2):  # twice: the writes of other arrays may still be under way
+                for pause in (0.0, 0.2):  # twice: other arrays may still be written
                     time.sleep(pause)
                     for unfinished in self.path.glob(f"*{_UNFINISHED}*"):
                         shutil.rmtree(unfinished, ignore_errors=True)
@@ -152,20 +152,18 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                     f"{file}: {summary(error)}; fix this and rerun the same command"
                 ) from error
             if files.at(self.workdir).locks:
-                # Orbax takes a folder without permission to read for an empty folder.
+                # For Orbax a folder without read permission is an empty folder.
                 with files.translate_errors(str(where)), contextlib.suppress(FileNotFoundError):
                     files.find(str(where), ())
             # Orbax and TensorStore have no specific error for a file that they cannot interpret.
             raise Damaged(f"{where} is damaged: {summary(error.__cause__ or error)}") from error
 
     def steps(self) -> list[int]:
-        """The steps of all complete checkpoints, the newest first, without a look at their
-        contents.
-        """
+        """The steps of all complete checkpoints, the newest first. Does not read their contents."""
         folder = str(self.path)
         with files.translate_errors(folder):
             names = files.finished_folders(folder, _COMPLETE_IN_BUCKET)
-        # Without folders that an operator has renamed, such as 0008.
+        # Ignores folders that an operator has renamed, such as 0008.
         return sorted(
             (int(name) for name in names if name.isdecimal() and str(int(name)) == name),
             reverse=True,
@@ -198,8 +196,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return record
 
     def save(self, step: int, trees: Trees, record: Json, finite: Sequence[str] = ()) -> None:
-        """Waits until the previous checkpoint is complete, and starts to write a new one. The next
-        call raises errors of the writer.
+        """Waits until the previous checkpoint is complete, and starts to write a new checkpoint.
+        The next call raises errors of this write.
 
         Raises Diverged, and writes nothing, if a tree named in `finite` is not finite.
         """
@@ -233,10 +231,11 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             )
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Whether each checkpoint stays: if any rule of `keep` selects it. Orbax calls this method,
-        with the oldest checkpoint first.
+        """Whether each checkpoint is kept: if any rule of `keep` selects it. Orbax calls this
+        method, with the oldest checkpoint first.
 
-        Orbax's policy for the best checkpoints needs the loss before a checkpoint is written.
+        Orbax's own policy for the best checkpoints is not used: it needs the loss before a
+        checkpoint is written.
         """
         del context
         assert self._keep is not None, "a reader does not write"
@@ -262,8 +261,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         """Reads the named trees of a checkpoint into the shapes and dtypes of `abstract`, but not
         into its shardings: see `gather`.
 
-        Arrays that are not in `abstract` are not read. No process waits for another, which may find
-        its files damaged; each reads a part of a replicated array. Raises Damaged.
+        Arrays that are not in `abstract` are not read. Each process reads a part of a replicated
+        array. No process waits for another process, which may find damaged files. Raises Damaged.
         """
         where = self.path / str(step)
         me = jax.process_index()
@@ -283,8 +282,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             abstract = jax.tree_util.tree_map_with_path(
                 functools.partial(_in_parts, stored), abstract
             )
-            # One tree after the other: if one of several failed, Orbax would not await the others,
-            # and Python would warn.
+            # Reads one tree after the other: if one of several reads failed, Orbax would not await
+            # the other reads, and Python would warn.
             for name, tree in abstract.items():
                 # The memory may have other rows of weight 0: their number depends on the devices.
                 loading = ocp.options.ArrayOptions.Loading(
@@ -302,11 +301,11 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return trees
 
     def gather(self, step: int, trees: Trees, abstract: Trees, record: Json) -> Trees:
-        """The trees that `read` has returned, in the shardings of `abstract`, checked by the saved
+        """Returns the trees of `read` in the shardings of `abstract`, after a check of the saved
         checksums.
 
-        All processes must call it together, after each has read without an error. Raises Damaged in
-        all processes.
+        All processes must call this method together, after each has read without an error. Raises
+        Damaged in all processes.
         """
         where = self.path / str(step)
         trees = meshes.placed(trees, jax.tree.map(lambda leaf: leaf.sharding, abstract))
@@ -323,7 +322,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         """Waits for the save in flight and releases the folder. After an error in one of several
-        processes it does not wait: the save may never be complete.
+        processes, does not wait: the save may never be complete.
 
         If an error ends the block, an error of the save in flight is only logged.
         """
@@ -343,8 +342,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
 
 def sums_of(trees: Trees, record: Json) -> tuple[dict[str, str], list[str]]:
-    """`checksums.of_trees`, for the memory without its rows of weight 0: the rows that the batch
-    size of the data plan leaves out.
+    """Returns `checksums.of_trees`; the memory is cut to the batch size of the data plan, without
+    its rows of weight 0.
     """
     shapes = {}
     for name, array in trees.get("memory", {}).items() if record.get("plan") else ():
@@ -363,11 +362,11 @@ def _in_parts(stored: Trees, path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Shape
 
 
 def operations(at_least: int = 0) -> int:
-    """The number of Orbax's operations in this process, raised to `at_least`.
+    """Raises the number of Orbax's operations in this process to `at_least`, and returns it.
 
-    The names of Orbax's barriers contain this number: after different numbers of reads, because
-    only one process found damage, processes would wait for each other at the next save. Private
-    (checked with orbax-checkpoint 0.12.8): nothing public sets it.
+    The names of Orbax's barriers contain this number. If only one process finds damage, processes
+    have different numbers of reads, and would wait for each other at the next save. Uses a private
+    function (checked with orbax-checkpoint 0.12.8): no public function sets the number.
     """
     from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
 

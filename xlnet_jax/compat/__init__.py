@@ -58,7 +58,7 @@ SETS = {
     "2019": tuple(name for name in SWITCHES if name != "static_copies"),
     BERT.name: ("static_copies", "core_clip", "no_bias_correction"),
 }
-"""Switches of each original."""
+"""Names that stand for several switches: those of the original XLNet and of Google's BERT."""
 
 COPIES = 10
 """Number of copies of a window with `static_copies` (`dupe_factor` of Google's BERT)."""

@@ -55,7 +55,9 @@ _TYPES = {
 """Types of the keys of config.json that are read and have no value in `Peer`."""
 
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
-"""That library's names of our activations. Its "gelu" differs from ours by 1e-2 in the logits."""
+"""Names of our activations in transformers. Its "gelu" is our "gelu_erf"; with our "gelu" the
+logits differ by 1e-2.
+"""
 
 _IN_CONFIG_JSON = {
     "finetune.task",

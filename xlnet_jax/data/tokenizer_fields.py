@@ -186,7 +186,7 @@ class Settings:
             ]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise BadInput(
-                f"{self.where}: added_tokens_decoder has no content for each id, "
+                f"{self.where}: added_tokens_decoder has no content for an id, "
                 "or added_tokens.json no id"
             ) from error
 

@@ -1,4 +1,4 @@
-"""The number of this process in its run, and its connections: their addresses and their messages.
+"""The number of this process in its run, and the addresses and messages of its connections.
 
 Uses no device. `rendezvous` lists the messages.
 """
@@ -21,7 +21,7 @@ from xlnet_jax.storage.files import Json
 
 CONNECT_SECONDS = 5.0
 MESSAGE_BYTES = 1 << 20
-"""Limit for a message; a longer message is not from this program."""
+"""Limit of a message; a longer message is from another program."""
 
 ENVIRONMENT = {
     "coordinator": "JAX_COORDINATOR_ADDRESS",
@@ -39,8 +39,8 @@ class ProcessInfo:
       coordinator: HOST:PORT of JAX's coordination service, in process 0.
       devices: the local device numbers to use, if a scheduler starts one process per device;
         None = all.
-      configured: whether the user has set the coordinator, perhaps to a wrong address; otherwise
-        the cluster has.
+      configured: whether the user has set the coordinator, perhaps to a wrong address; False =
+        the cluster has set it.
     """
 
     coordinator: str
@@ -51,11 +51,11 @@ class ProcessInfo:
 
 
 def find_process_info(config: Config, any_number: bool = False) -> ProcessInfo | None:
-    """The number of this process and of all processes; None if it is the only process.
+    """Returns the place of this process in the run; None if it is the only process.
 
-    From the keys `distributed.*`, the environment, or JAX's detection of TPU VM, GKE and SLURM.
-    Raises BadInput if a needed setting is missing, or a number is invalid (with `any_number` it may
-    be too large), and RestartMe if the cluster does not answer.
+    The values come from the keys `distributed.*`, the environment, or JAX's detection of TPU VM,
+    GKE and SLURM. Raises BadInput if a needed setting is missing, or a number is invalid (with
+    `any_number` it may be too large), and RestartMe if the cluster does not answer.
     """
     given = config.distributed
     known: list[Any] = [
@@ -101,15 +101,15 @@ def find_process_info(config: Config, any_number: bool = False) -> ProcessInfo |
 
 
 def _detected(known: list[Any], seconds: int) -> tuple[Any, ...]:
-    """The `known` coordinator, number of processes and process number, completed by JAX's
-    detection; and the local devices.
+    """Returns the `known` coordinator, number of processes and process number, completed by JAX's
+    detection, and the local devices.
 
-    Private (checked with JAX 0.10.2 and 0.11.0): the public function also starts JAX.
+    Uses a private function (checked with JAX 0.10.2 and 0.11.0): the public one also starts JAX.
     """
     from jax._src.clusters import ClusterEnv, GceTpuCluster, GkeTpuCluster, SlurmCluster
 
     try:
-        # Without JAX's detection of Kubernetes, which fails in a pod that belongs to no job.
+        # JAX's detection of Kubernetes is left out: it fails in a pod that belongs to no job.
         cluster = next(
             (
                 each
@@ -128,8 +128,8 @@ def _detected(known: list[Any], seconds: int) -> tuple[Any, ...]:
         raise RestartMe(
             f"the cluster does not report which process this is: {summary(error)}; {advice}"
         ) from error
-    # JAX gives each task of SLURM one device, even the only task of a node. It reads
-    # JAX_LOCAL_DEVICE_IDS itself.
+    # JAX gives each task of SLURM one device, even if it is the only task of a node; then all
+    # devices are used. JAX itself reads JAX_LOCAL_DEVICE_IDS.
     one_per_node = os.environ.get("SLURM_NTASKS") == os.environ.get("SLURM_STEP_NUM_NODES")
     return (*known, None if one_per_node or "JAX_LOCAL_DEVICE_IDS" in os.environ else devices)
 
@@ -155,8 +155,8 @@ class Link:
         self.writer.write(json.dumps(message).encode() + b"\n")
 
     async def receive(self, seconds: float) -> Json:
-        """The next message. Raises ConnectionError if none comes in time, if the connection closes,
-        or for another program.
+        """Returns the next message. Raises ConnectionError if no message comes in time, if the
+        connection closes, or if the other end is another program.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -192,9 +192,9 @@ def connect(host: str, port: int) -> socket.socket:
     """A connection to a port of a host. Raises OSError."""
     connection = socket.create_connection((host, port), CONNECT_SECONDS)
     if connection.getsockname() == connection.getpeername():
-        # If nobody listens at a port of this host, the system may choose this port for our end: TCP
-        # then connects the socket to itself. It would receive its own signs of life for ever, and
-        # keep process 0 from the port.
+        # If no process listens at a port of this host, the system may choose this port for our end.
+        # TCP then connects the socket to itself: the socket would receive its own beats for ever,
+        # and process 0 could not use the port.
         connection.close()
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
     return connection

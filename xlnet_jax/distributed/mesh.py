@@ -79,7 +79,7 @@ def available_devices(local: bool = False) -> list[Any]:
     """
     try:
         return jax.local_devices() if local else jax.devices()
-    # JAX asserts that the plugin of a GPU platform is installed.
+    # AssertionError: JAX asserts that the plugin of a GPU platform is installed.
     except (RuntimeError, AssertionError) as error:
         asked = os.environ.get("JAX_PLATFORMS")
         platforms = f"JAX_PLATFORMS={asked}: " if asked else ""
@@ -93,15 +93,15 @@ def available_devices(local: bool = False) -> list[Any]:
 
 
 def device() -> Any:
-    """A device of the mesh in use (`jax.set_mesh`), or else the default device; it has `platform`
-    and `device_kind`.
+    """A device of the mesh in use (`jax.set_mesh`), or else the default device. Use only its
+    `platform` and `device_kind`.
     """
     return jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
 
 
 def free_axes() -> tuple[dict[str, int], tuple[str, ...]]:
-    """The sizes of the mesh axes that no enclosing `shard_map` handles, and the names of those that
-    split rows.
+    """Returns the sizes of the mesh axes that no enclosing `shard_map` handles, and the names of
+    these axes that split rows.
     """
     mesh = jax.sharding.get_abstract_mesh()
     free = {axis: size for axis, size in mesh.shape.items() if axis not in mesh.manual_axes}
@@ -110,7 +110,7 @@ def free_axes() -> tuple[dict[str, int], tuple[str, ...]]:
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """The mesh over `devices` (default: all). Raises BadInput if the product of its sizes is not
-    their number.
+    the number of devices.
     """
     devices = available_devices() if devices is None else devices
     # TPU slices; devices of other kinds count as one slice.
@@ -162,8 +162,8 @@ def device_rows(
     parts: int = 1,
     elastic: bool = False,
 ) -> int:
-    """Rows of a batch on the devices: `batch_size`, and if `elastic` rows of weight 0 until it
-    divides.
+    """Returns the number of rows of a batch on the devices: `batch_size`, plus the rows of weight 0
+    that `elastic` adds to make it divide.
 
     Raises BadInput if the rows of `parts` micro-batches do not divide over the devices.
     """
@@ -209,8 +209,8 @@ class Split:
     axes: tuple[str, ...] = ()
     """`fsdp`, and with ZeRO-1 `data`."""
     least: float = 0
-    """Number of elements from which an array is split: a hundredth of all parameters, because a
-    message costs more than its bytes.
+    """Least number of elements of a split array: a hundredth of all parameters, because each
+    message has a fixed cost.
     """
     packs: bool = True
     """Whether `pack` packs arrays that no axis can split."""
@@ -232,9 +232,9 @@ def split_of(config: Config, params: Any, sizes: Mapping[str, int]) -> Split:
 
 
 def pack(abstract: Any, sizes: Mapping[str, int], split: Split) -> Any:
-    """A tree of abstract arrays in Flax's boxes as the state keeps it: a large matrix with no axis
-    that can be split becomes [L, N] or [N], its elements in order, then zeros until N divides.
-    Arrays that `tensor` splits stay as they are.
+    """Returns a tree of abstract arrays in Flax's boxes as the state keeps them. A large matrix
+    with no axis that can be split becomes [L, N] or [N]: its elements in order, then zeros until N
+    divides. Arrays that `tensor` splits do not change.
     """
     ways = math.prod(sizes[axis] for axis in split.axes)
 
@@ -258,8 +258,8 @@ def pack(abstract: Any, sizes: Mapping[str, int], split: Split) -> Any:
 
 
 def reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """A packed array in its logical shape, or an array packed (`pack`). An array that already has
-    as many axes as `shape` stays as it is.
+    """Unpacks an array to its logical shape, or packs it (`pack`). An array that already has as
+    many axes as `shape` does not change.
     """
     if x.ndim == len(shape):
         return x
@@ -290,12 +290,13 @@ def _reshaping(shape: tuple[int, ...], sharding: NamedSharding) -> Any:
 
 
 def settled(arrays: Any) -> Any:
-    """The same arrays. If the devices are several CPUs, waits until they are computed.
+    """Returns the same arrays. If the devices are several CPUs, waits until the arrays are
+    computed.
 
-    The results of every program over a mesh go through this function. On CPUs XLA (jaxlib 0.10.2)
-    runs the parts of a program on as many threads as there are devices. Two independent programs in
-    flight may each hold some of the threads while their collective operations wait for the rest;
-    after 40 seconds XLA ends the process ("Termination timeout for `all gather`").
+    The results of every program over a mesh must pass through this function. On CPUs XLA (jaxlib
+    0.10.2) runs the parts of a program on as many threads as there are devices. Two independent
+    programs in flight may each hold some of the threads while their collective operations wait for
+    the rest; after 40 seconds XLA ends the process ("Termination timeout for `all gather`").
     """
     if jax.default_backend() == "cpu" and jax.device_count() > 1:
         jax.block_until_ready(arrays)
@@ -303,15 +304,15 @@ def settled(arrays: Any) -> Any:
 
 
 def placed(tree: Any, shardings: Any) -> Any:
-    """`jax.device_put` of each array of a tree, `settled`: it may be a program that moves parts
-    between devices.
+    """Returns `jax.device_put` of each array of a tree, `settled` because `device_put` may be a
+    program that moves parts between devices.
     """
     return jax.tree.map(lambda x, sharding: settled(jax.device_put(x, sharding)), tree, shardings)
 
 
 def like(tree: Any, abstract: Any) -> Any:
-    """The arrays of `tree` in the shapes and shardings of `abstract`: packs and unpacks where the
-    shapes differ.
+    """Returns the arrays of `tree` in the shapes and shardings of `abstract`: packs or unpacks
+    arrays whose shapes differ.
     """
     return jax.tree.map(
         lambda x, y: x if x.shape == y.shape else settled(_reshaping(y.shape, y.sharding)(x)),
@@ -326,7 +327,7 @@ def specs(abstract: Any, sizes: Mapping[str, int], split: Split = WHOLE) -> Any:
 
     Args:
       sizes: sizes of the mesh axes.
-      split: splits large arrays as well, along their first axis that divides and is not split. The
+      split: also splits large arrays, along their first axis that divides and is not yet split. The
         axis of layers is the last choice: a scan needs it whole.
     """
     ways = math.prod(sizes[axis] for axis in split.axes)
@@ -369,8 +370,8 @@ def device_bytes(tree: Any) -> int:
 
 
 def split_share(abstract: Any) -> tuple[float, int]:
-    """The share of the bytes of sharded arrays that is split over axes of rows, and the bytes on a
-    device that are not.
+    """Returns the share of the bytes of sharded arrays that is split over axes of rows, and the
+    bytes on a device that are not split.
     """
     total = {True: 0, False: 0}
     for x in jax.tree.leaves(abstract):
@@ -382,10 +383,11 @@ def split_share(abstract: Any) -> tuple[float, int]:
 
 
 def spread(sharding: Any, shape: Sequence[int], chunk: Sequence[int]) -> Any:
-    """The sharding to read an array with: devices that hold copies under `sharding` hold different
-    parts of it, as far as possible.
+    """Returns the sharding for reading an array: devices that hold copies under `sharding` get
+    different parts, as far as possible.
 
-    Devices and their order stay, so that a jitted function can take arrays of both shardings. Only
+    The devices and their order do not change, so a jitted function can take arrays of both
+    shardings. Only
     a NamedSharding can be spread. `shape` is the shape of the array, `chunk` the shape of its
     stored chunks.
     """
@@ -395,8 +397,8 @@ def spread(sharding: Any, shape: Sequence[int], chunk: Sequence[int]) -> Any:
     mesh_axes = _mesh_axes(sharding.spec)
     mesh_axes += [()] * (len(shape) - len(mesh_axes))
     used = set(itertools.chain(*mesh_axes))
-    # The order of the devices stays if only leading mesh axes are divided anew. The other axes
-    # split the model.
+    # The order of the devices does not change if only leading mesh axes are divided again. The
+    # other axes split the model.
     free = len(list(itertools.takewhile(lambda axis: axis not in used, mesh.axis_names)))
     copies = math.prod(mesh.devices.shape[:free])
     parts = []
@@ -416,8 +418,8 @@ def spread(sharding: Any, shape: Sequence[int], chunk: Sequence[int]) -> Any:
 
 
 def by_layer(x_LMN: jax.Array) -> jax.Array:
-    """A stack with each layer whole on one device, the layers spread over all devices of the mesh
-    in use; without a mesh as it is.
+    """Returns a stack with each layer whole on one device and the layers spread over all devices of
+    the mesh in use. Without a mesh, returns the stack unchanged.
     """
     axes = jax.sharding.get_abstract_mesh().axis_names
     return jax.lax.with_sharding_constraint(x_LMN, PartitionSpec(axes)) if axes else x_LMN

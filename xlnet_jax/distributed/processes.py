@@ -62,9 +62,9 @@ class Session:
     """Communication with the other processes of a run; a single process answers itself.
 
     Texts use JAX's coordination service, not the devices: Gloo gives a late process 30 s to join a
-    collective operation, and a compilation may take longer. A meeting waits `patience` seconds for
-    the slowest process; a lost process ends the others sooner. The number of messages of a process
-    does not depend on the number of processes.
+    collective operation, and a compilation may take longer. `barrier`, `broadcast` and `collect`
+    wait `patience` seconds for the slowest process; a lost process ends the others sooner. The
+    number of messages of a process does not depend on the number of processes.
     """
 
     def __init__(self, watch: Watch | None = None, patience: float = 0.0) -> None:
@@ -74,13 +74,13 @@ class Session:
         self._asked: Any = 0
 
     def stop(self, signal_name: str | None) -> str | None:
-        """The signal that ends the run at this boundary, and its process; None = continue.
+        """Returns the signal that ends the run at this boundary, and its process; None = continue.
 
-        All processes ask at the same boundaries, after every dispatch and every batch of an
-        evaluation, and get the same answer: a maximum over the devices, sent after that dispatch
-        and read after the next dispatch is sent. So nothing waits for the answer, which is one
-        boundary old. `multihost_utils.reached_preemption_sync_point` is not used: its notifier
-        takes over SIGTERM, ignores Ctrl-C, and covers steps only.
+        All processes call this method at the same boundaries, after every dispatch and every batch
+        of an evaluation, and get the same answer. The answer is a maximum over the devices, sent
+        after one dispatch and read after the next dispatch is sent. So it is one boundary old, and
+        nothing waits for it. `multihost_utils.reached_preemption_sync_point` is not used: its
+        notifier takes over SIGTERM, ignores Ctrl-C, and covers steps only.
         """
         if not self.watch:
             return signal_name
@@ -94,10 +94,11 @@ class Session:
         return f"{signal.Signals(number).name} in process {process}" if number else None
 
     def barrier(self, what: str) -> None:
-        """Waits until all processes are here. They must reach the same meetings in the same order.
+        """Waits until all processes are here. All must call `barrier`, `broadcast` and `collect` in
+        the same order.
 
-        Raises RestartMe if some did not come; the message names them and `what`, the work before
-        the barrier.
+        Raises RestartMe if a process did not come in time; the message names the missing processes
+        and `what`, the work before the barrier.
         """
         if not self.watch:
             return
@@ -107,7 +108,7 @@ class Session:
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
-            # The service names some of them, one in a line.
+            # The error text names some of the missing processes, one per line.
             missing = sorted(map(int, re.findall(r"^\d+$", str(error), re.M)))
             named = ", ".join(map(self.watch.name_of, missing))
             raise RestartMe(
@@ -119,19 +120,19 @@ class Session:
             _client().key_value_delete(f"xlnet_jax/{self._meetings - 1}")
 
     def broadcast(self, text: str, what: str = "starting") -> str:
-        """The text of process 0, in all processes, when all are here. Raises as `barrier`."""
+        """Waits like `barrier` and returns the text of process 0 in all processes."""
         if not self.watch:
             return text
         key = f"xlnet_jax/{self._meetings + 1}/0"
         if self.watch.process == 0:
-            # An empty value cannot be distinguished from a missing one.
+            # The service does not distinguish an empty value from a missing value.
             _client().key_value_set(key, f"={text}")
         self.barrier(what)
         return text if self.watch.process == 0 else _client().key_value_try_get(key)[1:]
 
     def collect(self, text: str, what: str = "starting") -> list[str]:
-        """The texts of all processes, in process order, when all are here; [] in all but process 0.
-        Raises as `barrier`.
+        """Waits like `barrier`. Returns the texts of all processes, in process order, in process 0;
+        [] in the others.
         """
         if not self.watch:
             return [text]
@@ -147,8 +148,8 @@ class Session:
 def _client() -> Any:
     """The client of JAX's coordination service: barriers and texts without devices.
 
-    Private (checked with JAX 0.10.2 and 0.11.0): `multihost_utils` offers both only as collective
-    operations.
+    Uses a private variable (checked with JAX 0.10.2 and 0.11.0): `multihost_utils` offers both only
+    as collective operations.
     """
     from jax._src.distributed import global_state
 
@@ -156,8 +157,8 @@ def _client() -> Any:
 
 
 def _largest(value: int) -> jax.Array:
-    """The maximum of `value` over all processes, computed by the devices. Only CPUs wait for it
-    (`mesh.settled`).
+    """The maximum of `value` over all processes, computed by the devices. This function waits for
+    the result only on CPUs (`mesh.settled`).
     """
     mesh = Mesh(np.array(available_devices()), ("devices",))
     spread = NamedSharding(mesh, PartitionSpec("devices"))
@@ -186,9 +187,9 @@ def _common_values(config: Config, me: ProcessInfo) -> Json:
 def session(config: Config, identity: Json) -> Iterator[Session]:
     """Starts the processes of a run together, before any device is used, and ends them together.
 
-    An error that leaves this context also ends the other processes, when it is printed. The command
-    line then ends this process at once: JAX would wait for the others at a normal exit. Raises
-    BadInput and RestartMe as `rendezvous.Watch.meet`.
+    If an error leaves this context, printing it also ends the other processes. The command line
+    then ends this process at once: JAX would wait for the others at a normal exit. Raises BadInput
+    and RestartMe like `rendezvous.Watch.meet`.
 
     Args:
       identity: values that must be equal in all processes, besides the configuration and the
@@ -209,11 +210,11 @@ def session(config: Config, identity: Json) -> Iterator[Session]:
     try:
         _start_jax(config, me)
         processes = Session(watch, given.rendezvous_seconds)
-        # The first collective operation connects all devices: runs now, while all processes are
+        # The first collective operation connects all devices. It runs now, while all processes are
         # here.
         jax.block_until_ready(_largest(0))
         yield processes
-        # All processes get here, or the watch ends those that wait.
+        # If a process does not get here, the watch ends the processes that wait for it.
         jax.distributed.shutdown()
     except XLNetError:
         raise
@@ -237,12 +238,12 @@ def session(config: Config, identity: Json) -> Iterator[Session]:
 
 
 def announce(config: Config | None, overrides: Sequence[str], code: int, line: str) -> None:
-    """Tells the other processes of an error before the `session`, where they would wait for this
+    """Tells the other processes of an error before the `session`, in which they would wait for this
     process in vain.
 
-    Waits for them until a signal comes, at most `distributed.rendezvous_seconds`; with code 42,
-    with which they end anyway, at most `GRACE_SECONDS`. If no `config` could be loaded, this
-    process is found by `overrides`, the environment or the cluster.
+    Waits for them until a signal comes, at most `distributed.rendezvous_seconds`. With code 42 it
+    waits at most `GRACE_SECONDS`, because the others then end with 42 anyway. If no `config` could
+    be loaded, the number of this process comes from `overrides`, the environment or the cluster.
     """
     try:
         if config is None:
@@ -252,7 +253,7 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
             config = config.changed(distributed={"rendezvous_seconds": GRACE_SECONDS})
         me = find_process_info(config, any_number=True)
     except XLNetError:
-        return  # without these settings the other processes are unknown; `line` names the error
+        return  # without valid settings the other processes are unknown; `line` names the error
     if me is None:
         return
     watch = Watch(me, {}, config.distributed)
@@ -276,7 +277,7 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
 def hold_aborts() -> None:
     """Delays an abort of this process by six seconds.
 
-    When process 0 is lost, and with it JAX's coordination service, JAX calls abort() in all others
+    If process 0 and its JAX coordination service are lost, JAX calls abort() in all other processes
     at once. The watch ends the process with a clear message and exit code 42, but may be slower.
     JAX has no option that prevents the abort: `jax_enable_recoverability` does not cover process 0,
     `missed_heartbeat_callback` cannot be a Python function (std::bad_cast, jaxlib 0.10), and
@@ -301,7 +302,7 @@ def _start_jax(config: Config, me: ProcessInfo) -> None:
         me.processes,
         me.process,
         me.devices,
-        # Longer than the limit of the watch, which must come first: it names the silent process.
+        # Longer than the limit of the watch: the watch must be first, since it names the process.
         heartbeat_timeout_seconds=int(3 * given.heartbeat_seconds) + 10,
         initialization_timeout=int(given.rendezvous_seconds) + 1,
         shutdown_timeout_seconds=int(given.rendezvous_seconds) + 1,

@@ -5,24 +5,25 @@ Process 0 listens; every other process connects, sends its number and its settin
 connection for the whole run. At the start, missing processes are named and different settings are
 an error: JAX's own start would fail without the number of the missing process, and would let
 processes with different settings run together. Process 0 listens until the run ends and refuses
-every other run: JAX's coordination service would let it in, and abort the healthy one. That service
-notices a lost process too, but later, and ends the others by abort() without its name: see
-`processes.hold_aborts`. Uses the standard library only, and no device.
+every other run: JAX's coordination service would accept the other run and abort the healthy run.
+JAX's service also notices a lost process, but later, and ends the other processes by abort()
+without the name of the lost process: see `processes.hold_aborts`. Uses the standard library only,
+and no device.
 
 An event loop in a separate thread reads and writes JSON objects, one per line:
 
-    hello            process, host, values (equal in all processes), token (by which process 0 finds
-                     itself); from a process that has already failed also end and why, and only the
-                     values that it knows
+    hello            process, host, values (equal in all processes), token (process 0 recognises its
+                     own connection by it). A process that has already failed adds end and why, and
+                     sends only the values that it knows
     waiting          the missing processes, for the logs of the others
     go               all processes are here and agree; the name of process 0's host
     beat             sign of life, four times in `distributed.heartbeat_seconds`
     end, why, wait   the exit code and the message with which all processes end, within `wait`
-                     seconds; from the process that ends first, passed on by process 0. A connection
-                     that closes without an end is a lost process
+                     seconds. The process that ends first sends it, and process 0 passes it on. A
+                     connection that closes without an end is a lost process
 
-The loss of a process ends this process from outside the main thread, which by then waits for the
-lost process inside a collective operation that never returns.
+After the loss of a process another thread ends this process: the main thread then waits in a
+collective operation that never returns.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ log = logging.getLogger("xlnet_jax")
 
 COUNT = "distributed.processes"
 COMMAND = "the command"
-"""The name of a value of every hello. A sender without it is another program. The end of a process
-with another command does not end this run.
+"""The name of a value of every hello. A sender without this value is another program. The end of a
+process with another command does not end this run.
 """
 ADDRESS = (
     "set distributed.coordinator (or JAX_COORDINATOR_ADDRESS) "
@@ -99,7 +100,7 @@ class Watch:
             "values": values,
             "token": secrets.token_hex(8),
         }
-        # As they arrive at the other end, so that only real differences count.
+        # Converted to JSON and back, like received values, so that only real differences count.
         self.hello: Json = json.loads(json.dumps(hello))
         self.links: dict[int, Link] = {}
         self.stage: Literal["meeting", "running", "ending", "leaving"] = "meeting"
@@ -133,11 +134,12 @@ class Watch:
 
         Raises:
           BadInput: values differ (names the first key, with both values and hosts), a process
-            number came twice or is too large, another run or program uses the port, or this user
-            may not listen on it, or the host of process 0 is unknown.
+            number came twice or is too large, another run or program uses the port, this user may
+            not listen on the port, or the host of process 0 is unknown.
           RestartMe: a process did not come in time, or a run with the same settings still uses the
             port.
-          XLNetError: another process has failed before; with its exit code.
+          XLNetError: another process has failed before; the error has the exit code of that
+            process.
         """
         try:
             self.run(self._join() if self.process else self._lead())
@@ -148,8 +150,8 @@ class Watch:
         return self
 
     def announce(self, code: int, why: str) -> None:
-        """Tells the others, who wait in `meet`, that this process has failed; waits for them as
-        `meet` does.
+        """Tells the other processes, which wait in `meet`, that this process has failed; waits for
+        them like `meet`.
         """
         self.hello |= {"end": code, "why": why}
         # Every answer is an end: of this process or of another process.
@@ -168,7 +170,7 @@ class Watch:
                     self.hello["end"],
                     f"process 0 ({self.hello['host']}) ended: {self.hello['why']}",
                 )
-            (await self._port(self.ports[0])).close()  # gRPC would share it with another run
+            (await self._port(self.ports[0])).close()  # gRPC would share a port with another run
             self._search = asyncio.create_task(self._find_itself())
             await self._gather()
         except XLNetError as fault:
@@ -182,8 +184,8 @@ class Watch:
         """Returns when all processes are here and agree."""
         while missing := [process for process in range(1, self.count) if process not in self.links]:
             others = (f"{p} on {link.hello['host']}" for p, link in sorted(self.links.items()))
-            # Every host gets this line: with all hosts in it, the bytes sent would grow as the
-            # square of their number.
+            # Every host gets this line: if it named all hosts, the bytes sent would grow as the
+            # square of the number of hosts.
             here = _some([f"0 on {self.hello['host']}", *others]) + self._unknown
             cure = ADDRESS if self._unknown and not self.links else ""
             who = f"process{'es' * (len(missing) > 1)} {_some(missing)}"
@@ -197,8 +199,8 @@ class Watch:
             )
 
     async def _dismiss(self, fault: XLNetError) -> None:
-        """Tells all processes why the meeting ends; unless they are to restart, also processes that
-        come later.
+        """Tells all connected processes why the meeting ends. Also tells processes that connect
+        later, unless all are to restart.
         """
         self._fault = fault
         self._tell(end=fault.exit_code, why=str(fault))
@@ -213,7 +215,7 @@ class Watch:
             await asyncio.sleep(TICK_SECONDS)
 
     def _missing(self) -> bool:
-        """Whether a process that does not know the end may still come."""
+        """Whether a process that does not know the end may still connect."""
         seconds = time.monotonic() - self._began
         return bool(
             self._server
@@ -222,8 +224,8 @@ class Watch:
         )
 
     async def _find_itself(self) -> None:
-        """Checks that the coordinator address leads to this process: on another host, another
-        process 0 could listen, too.
+        """Checks that the coordinator address leads to this process: another process 0 could listen
+        on another host.
         """
         while not self._itself and self.stage == "meeting":
             try:
@@ -241,7 +243,7 @@ class Watch:
                 return
 
     def _is_unknown(self, error: OSError) -> bool:
-        """Whether the setting of process 0's host may be wrong: a name server does not know this
+        """Whether the user may have set a wrong host of process 0: a name server does not know the
         name.
         """
         return (
@@ -251,8 +253,8 @@ class Watch:
         )
 
     def _wait_for(self, who: str, why: str, seconds: float, cure: str) -> None:
-        """Logs who is missing, every `report_seconds`. Raises the fault that ends the meeting, or
-        after `seconds` BadInput with the `cure`, or RestartMe without a cure.
+        """Logs every `report_seconds` which process is missing. Raises the fault that ends the
+        meeting. After `seconds`, raises BadInput with the `cure`, or RestartMe if no cure is given.
         """
         if self._fault:
             raise self._fault
@@ -271,8 +273,8 @@ class Watch:
             self._tell(waiting=line)
 
     async def _port(self, port: int) -> socket.socket:
-        """A socket of process 0 that listens at the port. Waits until the port is free: an earlier
-        process may be about to end. Raises the refusal of another run that uses it.
+        """Returns a socket of process 0 that listens at the port. Waits until the port is free: an
+        earlier process may be about to end. Raises the refusal of another run that uses the port.
         """
         while True:
             try:
@@ -318,8 +320,8 @@ class Watch:
                 await self._listen(hello["process"], link)
 
     def _admit(self, hello: Json) -> None:
-        """Raises the refusal of a process that cannot belong to this run, or the end that it has to
-        know.
+        """Raises the answer to a process that is not admitted: a refusal, or the end of the
+        meeting.
 
         An error of a process of this run ends the meeting; an error of any other process does not.
         """
@@ -332,7 +334,7 @@ class Watch:
                 self._occupied()
             )
         if "end" in hello:
-            # The process may be here already: a signal ends it from another thread.
+            # The process may already be connected: a signal ends a process from another thread.
             end = error_of(hello["end"], f"process {process} ({host}) ended: {hello.get('why')}")
             if ours:
                 self._fault = self._fault or end
@@ -401,8 +403,8 @@ class Watch:
         """The other processes' side of the rendezvous: connects, sends hello, waits for `go` or
         `end`.
         """
-        # Longer than the limit of process 0, which names the missing process, unless it is missing
-        # itself.
+        # Longer than the limit of process 0: a running process 0 must report first, because
+        # it names the missing process.
         limit = self.settings.rendezvous_seconds + CONNECT_SECONDS
         while self.stage == "meeting":
             try:
@@ -413,7 +415,7 @@ class Watch:
                 if self._is_unknown(error):
                     cure = ADDRESS
                 elif type(error) is ConnectionError and not self._answered:
-                    # Connected, but no message of process 0.
+                    # Connected, but process 0 has sent no message.
                     cure = PORTS
                 self._wait_for("process 0", f"{self.host}:{self.ports[1]}: {why}", limit, cure)
                 await asyncio.sleep(TICK_SECONDS)
@@ -421,8 +423,8 @@ class Watch:
     async def _connect(self, host: str, port: int, patience: float) -> None:
         """Connects to process 0 and waits until the run begins.
 
-        Raises OSError without an answer for `patience` seconds; XLNetError for the refusal of
-        process 0 or an end.
+        Raises OSError if no answer comes for `patience` seconds, or XLNetError if process 0 refuses
+        or sends an end.
         """
         connection = await asyncio.to_thread(connect, host, port)
         link = Link(*await asyncio.open_connection(sock=connection, limit=MESSAGE_BYTES))
@@ -504,8 +506,8 @@ class Watch:
         """Announces the end of this process, and waits a little for the others.
 
         Process 0 runs the coordination service, so it stays until the others have announced their
-        end; the others stay until process 0 has. No process sends after its end: unread data would
-        reset the connection, and an end in flight would be lost with it.
+        end; the others stay until process 0 has announced its end. No process sends a message after
+        its end: unread data would reset the connection, and an end in flight would be lost.
         """
         if self.stage != "leaving":
             self.run(

@@ -115,8 +115,8 @@ def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
         # Some tables have a Python list as text in a cell; it is refused.
         if type(value) not in (str, int) or not name or name[0] == "[" or labels.count(name) > 1:
             raise BadInput(
-                f"{record.where}: {name[:60]!r} is no label, or occurs twice; a list with a number "
-                "for each class has 0.0 and 1.0, and a cell has | between names"
+                f"{record.where}: {name[:60]!r} is not a label, or occurs twice; give label "
+                "names with | between them, a list of names, or a list with 0.0 or 1.0 per class"
             )
     return [example._replace(label=labels)]
 

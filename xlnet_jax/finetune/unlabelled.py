@@ -18,8 +18,8 @@ def rule(classes: Collection[str] = ()) -> Callable[[Any], bool]:
     """Makes a function that tells whether a label, as read, is missing. The name of a class never
     stands for a missing label.
 
-    A tuple has the labels of words; `-` may be the tag of a word. The tuple is missing if the label
-    of any word is missing.
+    Token classification has a tuple of labels, one per word. The tuple is missing if the label of
+    any word is missing; `-` is a label there.
     """
     numbers = MINUS_ONE if are_counted(classes) else ()
     texts = {"", "-", "nan", "null", *numbers}.difference(classes)

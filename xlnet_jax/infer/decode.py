@@ -419,7 +419,9 @@ def _predict(
     state: DecodingState,
     call: DecodingCall,
 ) -> DecodingState:
-    """Runs a call. A left-to-right model predicts the token after the last one that it reads."""
+    """Predicts the tokens of a call. A left-to-right model predicts the token after the last token
+    that it reads.
+    """
     tokens_BQ, rank_BQ, position_BQ, slot_BP, limit_BP = call
     live_BP = (slot_BP < state.size_B[:, None]) & (state.count_B < state.size_B)[:, None]
     target_BP = jnp.where(live_BP, _positions(state, slot_BP, live_BP), 0)

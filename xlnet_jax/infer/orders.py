@@ -109,8 +109,8 @@ def check_question(config: Config, path: str, asked: Options, bound: bool = Fals
     if isinstance(asked, Decoding):
         if config.model.member.parts.positions == "per_layer":
             raise BadInput(
-                f"{path} has model.architecture={config.model.architecture}, and no memory that "
-                "could follow a text; train one with model.architecture=transformer_xl"
+                f"{path} has model.architecture={config.model.architecture} without a memory, "
+                "so it cannot continue a text; train one with model.architecture=transformer_xl"
             )
         hooks.check_cache(config.compat, path)
 

@@ -2,8 +2,8 @@
 
 The clock always runs for exactly one cause. Every save writes the sums to `time.jsonl` of the work
 directory. The next start continues from the sums of its step; the time from that save to the start
-(repeated work, and waiting for a machine) is lost to restarts. So the seconds add up to the time
-since the first start, except pauses after a clean end.
+(work to repeat, and the wait for a machine) is counted as `restarts`. So the seconds add up to the
+time since the first start, except pauses after a clean end.
 
 All processes take the same time for a step, because they wait for each other inside it. A straggler
 is a host that spends too much time outside the step: waiting for data, in Python, in saves. A slow
@@ -30,10 +30,10 @@ log = logging.getLogger("xlnet_jax")
 DEVICE, HOST = "device", "host"
 LOST = ("start", "restore", "compile", "data", "save", "evaluation", "restarts")
 OF_A_STEP = (DEVICE, "data", HOST, "save")
-"""Causes of the time of a step; all but the first are outside of the device's work."""
+"""Causes of the time of a step; in all but the first the host works or waits."""
 STRAGGLER_FACTOR, STRAGGLER_SHARE = 1.5, 0.25
-"""Bounds of the host time of a straggler: a multiple of the median host's, and a share of the step,
-below which it is hidden.
+"""Lower bounds of the host time of a straggler: a multiple of the median host time, and a share of
+the step. The work of the device hides host time below this share.
 """
 
 
@@ -68,8 +68,9 @@ class Goodput:
 
     @contextlib.contextmanager
     def measure(self, cause: str) -> Iterator[None]:
-        """Counts the time inside for a cause. The outermost cause counts, so waiting for data in an
-        evaluation is evaluation; but inside `host` and `start` the inner cause counts.
+        """Counts the time of the block for a cause. The outermost cause counts, so a wait for data
+        in an evaluation counts as `evaluation`; but inside `host` and `start` the inner cause
+        counts.
         """
         self._turn()
         self._causes.append(cause if self.cause in (HOST, "start") else self.cause)
@@ -103,7 +104,9 @@ class Goodput:
 
 
 def memory() -> dict[str, int | None]:
-    """Peak bytes so far, of this process and of its fullest device (None if no device counts)."""
+    """Peak bytes so far, of this process and of its fullest device (None if devices report no
+    peak).
+    """
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     of_devices = [each["peak_bytes_in_use"] for each in stats if "peak_bytes_in_use" in each]
     of_host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -131,7 +134,7 @@ def end_of(line: Json | None, last_step: Json, bad_steps: int) -> str | None:
     end        at its last step, or at `--stop_at`
     signal     by SIGTERM and the like
     diverged   by `bad_steps` in a row
-    lost       by a kill, the loss of a machine or an error; or it is going on
+    lost       by a kill, the loss of a machine or an error; or the run is still running
     """
     if line is None:
         return None
@@ -173,8 +176,8 @@ def time_line(line: Json) -> str:
 
 
 def stragglers(seconds_PC: np.ndarray) -> list[int]:
-    """Numbers of the processes for which the others wait, the slowest first, from the seconds per
-    step of P processes by the causes of `OF_A_STEP`.
+    """Returns the numbers of the processes for which others wait, the slowest first. `seconds_PC`:
+    seconds per step of P processes by the causes of `OF_A_STEP`.
     """
     outside_P = seconds_PC[:, 1:].sum(axis=1)
     bound_P = np.maximum(

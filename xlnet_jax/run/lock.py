@@ -1,10 +1,11 @@
-"""Keeps a second run out of a work directory.
+"""The lock of a work directory, which excludes a second run.
 
 On disk the kernel holds the lock until the process ends. In a bucket the lock is the object
-`lock.json`, which its holder renews every `RENEW_SECONDS`, checking the token before each save. A
+`lock.json`. Its holder renews it every `RENEW_SECONDS` and checks its token before each save. A
 restart of the same job (the same environment variable XLNET_JOB_ID, which launch scripts set) takes
-over at once; another run takes over only if the holder has not renewed for `STALE_SECONDS`. If two
-runs take over at the same time, the run whose token stays in the object goes on.
+the lock over at once; another run takes it over only if the holder has not renewed it for
+`STALE_SECONDS`. If two runs take the lock over at the same time, the run whose token stays in the
+object continues.
 """
 
 from __future__ import annotations

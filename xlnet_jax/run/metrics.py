@@ -1,8 +1,9 @@
 """The growing files of a run: a JSON line per step and per evaluation, and TensorBoard events.
 
 On disk `metrics.jsonl` grows line by line. A bucket cannot append: there the folder `metrics/` has
-parts named after their first step. Every flush writes only the last part again, until it has
-`PART_BYTES`. So a long run neither sends all its data repeatedly nor leaves one object per flush.
+parts named after their first step. Every flush writes only the last part again, until the part
+has `PART_BYTES`. So a long run does not send all its data at every flush, and does not leave an
+object per flush.
 
 Values are written as the device computed them (float32 printed exactly), so that two runs can be
 compared bit for bit. A resume first cuts off lines of steps after the checkpoint: no step appears
@@ -37,7 +38,7 @@ from xlnet_jax.storage.files import Json
 log = logging.getLogger("xlnet_jax")
 
 FILE_BYTES = 1 << 13
-"""Bytes after which a file on disk is written before a save, for users who follow the file."""
+"""Bytes after which a file on disk is written without waiting for a save: users may follow it."""
 
 PART_BYTES, EVENT_PART_BYTES = 1 << 20, 4 << 20
 """Bytes of a complete part: about 3000 steps of metrics, some thousand of events."""
@@ -50,8 +51,8 @@ PREFIXES = {"metrics": "train", "evaluations": "heldout"}
 
 
 class RunFile:
-    """A growing file. On disk each write opens it, because a network disk that was away needs a new
-    handle.
+    """A growing file. On disk each write opens the file, because a network disk that was
+    disconnected needs a new handle.
 
     Args:
       path: place on disk.
@@ -63,7 +64,7 @@ class RunFile:
         self, path: str, part: Callable[[int], str], part_bytes: int, header: bytes = b""
     ) -> None:
         self._on_disk = files.at(path).appends
-        # In a bucket the address of the current part; "" = the next data start a part.
+        # In a bucket, the address of the current part; "" = the next data begin a new part.
         self._path = path if self._on_disk else ""
         self._part, self._part_bytes, self._header = part, part_bytes, header
         self._data = bytearray(header)
@@ -82,8 +83,8 @@ class RunFile:
                 log.warning("%s: %s", self._path, error)
 
     def flush(self) -> None:
-        """Writes to the disk, with fsync, or the part to the bucket. It can be called again after
-        an error: on a full disk the written bytes are cut off.
+        """Writes the data to the disk, with fsync, or the part to the bucket. Can be called again
+        after an error: on a full disk the bytes of the failed write are cut off.
         """
         if self._on_disk:
             end = os.path.getsize(self._path) if os.path.exists(self._path) else 0
@@ -107,8 +108,8 @@ class RunFile:
 
 
 def open_lines(path: str, step: int) -> RunFile:
-    """Opens `path`, named as on disk, to append lines (`to_line`); first removes lines after
-    `step`.
+    """Opens `path`, the name that the file has on disk, to append lines (`to_line`); first removes
+    lines after `step`.
     """
     lines = RunFile(
         path, lambda first: f"{path.removesuffix('.jsonl')}/{first:012d}.jsonl", PART_BYTES
@@ -187,8 +188,8 @@ def _numbers(values: Json) -> bool:
 
 
 def open_events(workdir: str, step: int) -> RunFile:
-    """Opens a new file in `tensorboard/` of a work directory, for which TensorBoard drops the steps
-    after `step` of earlier files.
+    """Opens a new file in `tensorboard/` of a work directory. Its first event makes TensorBoard
+    drop the steps after `step` of earlier files.
     """
     from tensorboardX.proto.event_pb2 import SessionLog  # type: ignore[attr-defined]
 
@@ -220,11 +221,11 @@ def scalars(prefix: str, values: Json) -> Json:
 
 
 def open_wandb(project: str, workdir: str, config: Json) -> Any:
-    """The run of Weights & Biases that all starts of this run share; None without a project and in
-    processes other than 0.
+    """Opens the run of Weights & Biases that all starts of this run share; None without a project
+    and in processes other than 0.
 
-    The key `step` counts its steps, because a resume sends some again. Raises BadInput if wandb is
-    not installed, or refuses.
+    Weights & Biases takes the step from the key `step`, because a resume sends some steps again.
+    Raises BadInput if wandb is not installed, or refuses.
     """
     if not project or jax.process_index() != 0:
         return None
@@ -340,7 +341,7 @@ class MetricsWriter:
 
     def flush(self) -> None:
         """Writes all files to the disk or the bucket, before every checkpoint, so that no earlier
-        line is missing. Called again after an error, it neither loses nor repeats a line.
+        line is missing. A second call after an error loses no line and repeats no line.
 
         Raises RestartMe (the bucket does not answer, or another run has taken the work directory)
         or BadInput (a full disk, a lost permission).
@@ -354,7 +355,7 @@ class MetricsWriter:
         self._failed = False
 
     def close(self) -> None:
-        """Flushes, but not after an error: it would wait for the same disk or bucket again."""
+        """Flushes, but not after an error: a flush would wait for the same disk or bucket again."""
         if self._active and not self._failed:
             self.flush()
         if self._wandb:

@@ -21,9 +21,9 @@ from xlnet_jax.storage import files
 log = logging.getLogger("xlnet_jax")
 
 # axlearn: apple/axlearn, axlearn/common/compiler_options.py. maxtext: AI-Hypercomputer/maxtext,
-# benchmarks/xla_flags_library.py. Left out: xla_tpu_enable_async_collective_fusion for all-gathers,
-# which both have for v6e: libtpu 0.0.51 refuses to compile with it on any chip but v5e, as it
-# "might lead to [...] incorrect results". For several slices maxtext also has
+# benchmarks/xla_flags_library.py. Both set xla_tpu_enable_async_collective_fusion for all-gathers
+# on v6e. It is left out: libtpu 0.0.51 refuses to compile with it on any chip but v5e, because it
+# "might lead to [...] incorrect results". For several slices maxtext also sets
 # xla_tpu_enable_data_parallel_all_reduce_opt and xla_tpu_data_parallel_opt_different_sized_ops:
 # gradients are reduced between slices while the next gradients are computed.
 OPTIONS = {
@@ -32,11 +32,11 @@ OPTIONS = {
         "xla_enable_async_all_gather": "true",
         "xla_enable_async_collective_permute": "true",
     },
-    # On-chip memory (VMEM) for the operation at hand, in KiB; the rest is for fetching ahead
+    # On-chip memory (VMEM) for the current operation, in KiB; the rest is for prefetching
     # (axlearn).
     "TPU v5": {"xla_tpu_scoped_vmem_limit_kib": "65472"},
-    # The sparse cores run collectives while the chip computes (maxtext). Both also have 98304 KiB
-    # of VMEM, with which XLNet-Large is slower by the account of `compile`.
+    # The sparse cores run collectives while the chip computes (maxtext). axlearn and maxtext also
+    # set 98304 KiB of VMEM, but `compile` estimates that XLNet-Large is slower with it.
     "TPU v6 lite": {
         f"xla_tpu_enable_sparse_core_collective_offload_{name}": "true"
         for name in ("all_gather", "reduce_scatter", "all_reduce")
@@ -50,15 +50,15 @@ OPTIONS = {
     # Collectives run while the device computes (docs.nvidia.com/jax-toolbox/environment-variables).
     "gpu": {"xla_gpu_enable_latency_hiding_scheduler": "true"},
 }
-"""Options that others set, by JAX's device kind or platform. They are off by default, because none
-was measured with these models.
+"""Options that other projects set, by JAX's device kind or platform. They are off by default,
+because no option was measured with these models.
 """
 
 
 def compiler_options(text: str, mesh: Mesh) -> dict[str, str] | None:
     """The options of `train.compiler_options` for a program on a mesh; None for an empty text.
 
-    Raises BadInput: `OPTIONS` has no row for these devices, or their compiler does not know an
+    Raises BadInput if `OPTIONS` has no row for these devices, or if their compiler does not know an
     option or its value.
     """
     if not text:
@@ -106,9 +106,9 @@ def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
     to the default.
 
     Cached programs are machine code, which runs unchecked. So a default folder that another user
-    may have written is not used; whoever may write to a bucket writes checkpoints and the lock too.
-    The default is in the `workdir` of a run in training, and otherwise in the home of this user,
-    because a run that is only read may be anyone's.
+    may have written to is not used. A bucket is not checked: its writers can also change
+    checkpoints and the lock. In training the default is in the `workdir` of the run; otherwise it
+    is in the home of this user, because another user may own a run that is only read.
     """
     home = os.environ.get("XDG_CACHE_HOME", "")
     of_user = os.path.join(
@@ -125,7 +125,7 @@ def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
     jax.config.update(
         "jax_compilation_cache_dir", None if folder == "none" else files.resolve(folder)
     )
-    # Else every key contains the path, and no program is found in a moved or copied folder.
+    # Otherwise every key contains the path, and no program is found in a moved or copied folder.
     jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     # JAX chooses a folder at the first compilation of the process; this lets it choose again.
     compilation_cache.reset_cache()
@@ -133,10 +133,10 @@ def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
 
 @contextlib.contextmanager
 def kept_for_absent_devices(config: Config) -> Iterator[bool]:
-    """Keeps the programs that the block compiles for absent devices in the configured folder, if
-    `log.compilation_cache` names one; yields whether it does. `train` finds them by JAX's key: a
-    hash of the lowered module, the compiler's options, flags and version, jaxlib's version, and the
-    topology; it compiles others.
+    """Stores the programs that the block compiles for absent devices in the folder
+    `log.compilation_cache`; yields whether this key names a folder. `train` finds the programs by
+    JAX's key: a hash of the lowered module, the compiler's options, flags and version, jaxlib's
+    version, and the topology. `train` compiles all other programs.
     """
     if config.log.compilation_cache in ("", "none"):
         yield False
@@ -166,7 +166,7 @@ def _own(folder: str) -> bool:
     else:
         return True
     log.warning(
-        "%s %s, and it may hold any machine code: not used; to use it all the same, name it as "
+        "%s %s, and it may hold any machine code: not used; to use it anyway, name it as "
         "--config.log.compilation_cache",
         folder,
         why,

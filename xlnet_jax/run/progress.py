@@ -29,10 +29,10 @@ from xlnet_jax.storage.files import Json
 log = logging.getLogger("xlnet_jax")
 
 LOG_EVERY = 100
-"""Steps between two lines of the log without progress bar."""
+"""Steps between two log lines if no progress bar is shown."""
 
 LOG_FIRST = (1, 2, 5, 10, 20, 50)
-"""Steps that are also logged, so that users can end a run early that does not learn."""
+"""Further logged steps: users can see early that a run does not learn."""
 
 TRAINING, PICTURE = "training", "loss.png"
 
@@ -93,7 +93,7 @@ class Reporter:
                 what = "non-finite steps" + " or spikes" * bool(self.config.train.spike_zscore)
                 raise Diverged(
                     f"step {step}: {bad} {what} in a row, the first at step {step + 1 - bad}; "
-                    "lower optimizer.learning_rate, or look at its data with `xlnet-jax inspect "
+                    "lower optimizer.learning_rate, or look at the data with `xlnet-jax inspect "
                     f"--step={step - bad}` (inspect counts from 0)"
                 )
         self.bar.update(
@@ -102,8 +102,8 @@ class Reporter:
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Shows `what`, such as `compiling`, while no steps are made: in the bar, whose clock
-        continues, or in the log.
+        """Shows `what`, such as `compiling`, while no steps run: in the bar, whose clock continues,
+        or in the log.
         """
         self.bar.update(self.bar.task_ids[0], description=what)
         if self.bar.disable:
@@ -114,8 +114,8 @@ class Reporter:
             self.bar.update(self.bar.task_ids[0], description=TRAINING)
 
     def _by_corpus(self, step: int, by_row: list[np.ndarray]) -> Json:
-        """The epoch; with several corpora, the epoch and mean loss of each, from the sum and weight
-        of each row.
+        """Returns the epoch; with several corpora, the epoch and mean loss of each corpus, from the
+        sum and weight of each row.
         """
         epochs = self.stream.epochs(step + 1, self.plan)
         if len(epochs) == 1:
@@ -137,7 +137,7 @@ def loss_text(loss: float | None) -> str:
 
 
 def perplexity(loss: float | None) -> float | None:
-    """exp(loss); None if it is not finite."""
+    """exp(loss); None if the result is not finite."""
     return math.exp(loss) if loss is not None and loss < 700 else None
 
 

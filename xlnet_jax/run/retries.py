@@ -3,7 +3,7 @@
     may be temporary    an I/O error, a network disk or a bucket that does not answer
     needs a repair      full, over quota, read only, no permission, too many open files
 
-At the deadline the run ends, with exit code 42 or 2. After a repair in time nothing is lost.
+At the deadline the run ends, with exit code 42 or 2. A repair before the deadline loses nothing.
 """
 
 from __future__ import annotations
@@ -78,16 +78,17 @@ def verdict(error: BaseException) -> type[XLNetError] | None:
     """How a run ends after this error; None if it is not an error of a disk or a bucket."""
     for cause in causes(error):
         if isinstance(cause, jax.errors.JaxRuntimeError):
-            # An error of the devices: "Connection reset by peer" is a lost process, which the
-            # session names.
+            # An error of the devices: "Connection reset by peer" means a lost process, and the
+            # session names this process.
             return None
-        # Errors of C++ libraries have only the text of the number.
+        # Errors of C++ libraries have only the text of the errno, not the number.
         number = getattr(cause, "errno", None)
         text = str(cause)
         for numbers, kind in ((REPAIR, BadInput), (PASSES, RestartMe)):
             if number in numbers or any(os.strerror(each) in text for each in numbers):
                 return kind
-    # `storage` has translated it. Our own decisions, such as a lost lock, have no cause.
+    # An error that `storage` has translated has a cause; our own errors, such as a lost lock, have
+    # none.
     if isinstance(error, XLNetError) and error.__cause__ is not None:
         return type(error)
     return None

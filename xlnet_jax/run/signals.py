@@ -1,6 +1,6 @@
 """SIGTERM, Ctrl-C and SIGHUP (a closed terminal): the first signal asks for a clean end.
 
-    start-up, restoring, the first compilation, `evaluate`     ends now; there is nothing to save
+    start-up, restoring, the first compilation, `evaluate`     ends now: no work to save
     waiting for data                                           ends now, if the current state can be
                                                                saved
     anywhere else                                              continues to the next boundary, where
@@ -11,13 +11,13 @@ handler runs only between two bytecode instructions, and a compilation is one in
 minutes. The Python handlers do nothing, so no signal interrupts a library. They are installed from
 the start, because the first process of a container ignores a signal without handler.
 
-A machine that shuts down sends SIGTERM twice: from the system, and forwarded by a launcher. A
+At a shutdown the process gets SIGTERM twice: from the system, and forwarded by a launcher. A
 launcher also turns one Ctrl-C into SIGINT and SIGTERM. So within `SAME_SECONDS` of the first signal
-only a second SIGINT ends at once.
+only a second SIGINT ends the process at once.
 
 A SIGHUP that was ignored when the program started stays ignored, for `nohup`.
 
-With several processes `Session.stop` has all of them stop at one step.
+With several processes, `Session.stop` stops all of them at the same step.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ log = logging.getLogger("xlnet_jax")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SAME_SECONDS = 10.0
-"""Seconds after the first signal in which any but a second Ctrl-C is the same request."""
+"""Seconds after the first signal in which further signals, except a second Ctrl-C, are ignored."""
 DATA_SECONDS = 10.0
-"""Seconds after a signal for data to arrive, if the state cannot be saved without them."""
+"""Seconds to wait for data after a signal, if the state cannot be saved without the data."""
 
 
 class StopRequest:
@@ -53,17 +53,17 @@ class StopRequest:
         self._reader = ThreadPoolExecutor(1, "data")
 
     def working(self) -> None:
-        """Says that there is something to save: from here on a signal only asks, and the loop
-        saves.
+        """Marks the start of work that must be saved: from here on a signal only sets `name`, and
+        the loop saves and ends.
         """
         self._working = True
 
     def take(self, elements: Iterator[Any], alone: bool) -> Any:
-        """The next element, which may never come. In a process that is `alone` a signal raises
-        Stopped.
+        """Waits for the next element and returns it. If the process is `alone`, a signal during the
+        wait raises Stopped.
 
-        Other processes may have started the step, which overwrites their copy of the state: then
-        this process ends `DATA_SECONDS` after the signal.
+        With several processes the others may have started the step, which overwrites their copy of
+        the state. So the wait goes on for `DATA_SECONDS` after the signal; then this process ends.
         """
         element = self._reader.submit(next, elements)
         while not wait([element], 0.05).done and not self.name:
@@ -101,8 +101,7 @@ _active: list[StopRequest] = []
 
 @contextlib.contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """The active StopRequest, or a new one: a command enters it, and the functions that it calls
-    share it.
+    """Yields the active StopRequest, or a new StopRequest that nested calls share.
 
     After a signal the process ends with its exit code; another SIGTERM or SIGHUP has no effect.
     """

@@ -2,10 +2,10 @@
 
 Progress is a finished dispatch, a batch of an evaluation, or a save. Compilation of the step
 suspends the watchdog. Only time in which this process could run counts: after a stop longer than
-the limit (SIGSTOP, Ctrl-Z, a machine that is moved) it goes on. A library that hangs while it holds
-the GIL blocks the watchdog too; then the other processes of the run find this process silent.
-(`faulthandler.dump_traceback_later` would still write the stacks, but without the GIL: about once
-in some hundred stops it ended the process with SIGSEGV.)
+the limit (SIGSTOP, Ctrl-Z, a machine that is moved) the process continues. A library that hangs
+while it holds the GIL blocks the watchdog too; then the other processes of the run notice that this
+process is silent. (`faulthandler.dump_traceback_later` would still write the stacks, but without
+the GIL: in about one of some hundred stops it ended the process with SIGSEGV.)
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from xlnet_jax.errors import RestartMe
 log = logging.getLogger("xlnet_jax")
 
 INTERVALS = 20
-"""Number of parts of the limit."""
+"""Number of intervals into which the limit is divided."""
 
 
 class Watchdog:
     """Ends the process after `seconds` without progress (0 = never), from the start until `cancel`.
 
-    `messages.end` informs the other processes and names what the main thread was `doing`.
+    `messages.end` informs the other processes. Its message has the result of `doing`, the current
+    work of the main thread.
     """
 
     def __init__(self, seconds: float, doing: Callable[[], str]) -> None:
@@ -64,7 +65,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         """Counts the intervals without progress; an interval in which the process was stopped
-        counts once, however long.
+        counts once, whatever its length.
         """
         seen, count, began = 0, 0, time.monotonic()
         while count < INTERVALS:
@@ -81,7 +82,7 @@ class Watchdog:
             count = count + 1 if self._watching and self._progress == seen else 0
             seen = self._progress
         faulthandler.dump_traceback(file=2)
-        # It stops after 100 threads, and the main thread, which is the oldest, would be the last.
+        # `faulthandler` stops after 100 threads and writes the oldest, the main thread, last.
         main = traceback.format_stack(sys._current_frames()[threading.main_thread().ident or 0])
         log.error("the main thread (most recent call last):\n%s", "".join(main))
         line = (

@@ -42,7 +42,7 @@ from xlnet_jax.storage.files import Json
 log = logging.getLogger("xlnet_jax")
 
 OURS = {"config.json", "checkpoints", "lock.json"}
-"""Files, one of which a run writes first, except for the compilation cache."""
+"""Files of a work directory: apart from the compilation cache, a run writes one of them first."""
 ALLOWED = {"lost+found", "compilation_cache"}
 TOKENIZER = "tokenizer"
 """Folder of the tokenizer."""
@@ -57,8 +57,8 @@ FLAGS = (
     "JAX_DEFAULT_MATMUL_PRECISION",
 )
 SOURCE_CONFIG = "source_config"
-"""Key of `config.json` of an import and of runs from it: the values of the source that no key here
-has, for a later export.
+"""Key of `config.json`, in an import and in runs that start from it: the values of the source for
+which this program has no key; a later export needs them.
 """
 
 
@@ -92,10 +92,10 @@ def check_resume(
     """
     if not started["corpus_sha256"]:
         raise BadInput(
-            f"{where} holds imported parameters, which belong to no run; give another --workdir, "
-            "and these as --config.checkpoint.init_from"
+            f"{where} holds imported parameters, not a run; give another --workdir, "
+            "and this folder as --config.checkpoint.init_from"
         )
-    # A key that is newer than the run has its default.
+    # A key that did not exist when the run started has its default.
     saved = configs.flat(Config()) | started["config"]
     frozen = configs.changed_keys(config, saved, configs.FROZEN)
     if started["corpus_sha256"] != data.sha256:
@@ -113,9 +113,11 @@ def check_resume(
 
 
 def check_folder(workdir: str, ours: Collection[str] = OURS, what: str = "run") -> None:
-    """Raises BadInput unless the folder is new, empty, or the folder of a run; writes nothing.
+    """Raises BadInput unless the folder is new, empty, or the folder of a `what`, such as a
+    run; writes nothing.
 
-    A folder of `what` has a file of `ours`. Hidden files, `lost+found` and `*.log` do not count.
+    The folder of a `what` has a file of `ours`. Hidden files and the names `lost+found`,
+    `compilation_cache` and `*.log` do not count.
     """
     if not workdir:
         raise BadInput(f"--workdir is empty; name a new folder, or that of a {what}")
@@ -177,8 +179,8 @@ def source_config(workdir: str) -> Json:
 def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = None) -> Config:
     """The configuration of a run, or of the phase of its checkpoint of `step`, with `overrides`.
 
-    Keys about the machine of its training are dropped: its processes, its folder of compiled
-    programs, which may be anyone's, and its kernel, which this machine may lack.
+    Drops keys that describe the machine of the training: its processes, its folder of compiled
+    programs (another user may own it), and its kernel (this machine may lack it).
 
     Raises BadInput if the folder holds no run, or if a frozen key differs from the trained model.
     """
@@ -219,8 +221,8 @@ def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = 
 def config_at(
     workdir: str, overrides: Sequence[str] = (), step: int | None = None
 ) -> tuple[Config, int | None]:
-    """`load_config` for a reader of a checkpoint, and the step. None = any checkpoint; a run with
-    phases takes the newest, since a checkpoint of another phase is another model.
+    """Returns `load_config` for a reader of a checkpoint, and the step. The step None = any
+    checkpoint; a run with phases takes the newest, because each phase may have another model.
     """
     if step is None and (read_config(workdir) or {}).get("phases"):
         with Checkpoints(workdir) as checkpoints:
@@ -284,8 +286,8 @@ def check_tokenizer(workdir: str, mixture: Mixture) -> None:
 
 
 def check_shared(workdir: str, processes: Session) -> None:
-    """Raises BadInput unless all processes see the same folder by this name, which process 0 has
-    made.
+    """Raises BadInput unless this name is the same folder in all processes. Process 0 has made the
+    folder.
     """
     if processes.watch is None:
         return
@@ -340,12 +342,12 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
     """Writes `config.json` and `tokenizer`, and appends this start to `runs.jsonl`, with the
     `origin` of its state.
 
-    The key `before` says how the previous start ended (`goodput.end_of`), `repeated` how many of
-    its steps are done again.
+    The key `before` says how the previous start ended (`goodput.end_of`); `repeated` is the number
+    of its steps that this start repeats.
     """
     if jax.process_index() != 0:
         return
-    # The first start has read its source, which may be gone now.
+    # Only the first start reads the source: later the source may no longer exist.
     before = read_config(workdir)
     branch = origin.get("branch", "")
     source = branch.rpartition("@")[0] or restore.run_of(config.checkpoint.init_from)[0]
@@ -382,8 +384,8 @@ def heldout_loss(line: Json) -> float | None:
 
 
 def losses(workdir: str) -> dict[int, float]:
-    """The finite numbers that rank checkpoints, by step, lowest best: the held-out loss or a task's
-    rank.
+    """The finite numbers that rank checkpoints, by step: the held-out loss or a task's rank. The
+    lowest number is the best.
     """
     lines = read_jsonl(workdir, "evaluations.jsonl")
     ranks = {line["step"]: line.get("rank", heldout_loss(line)) for line in lines}

@@ -1,6 +1,6 @@
 """Files in a bucket, with fsspec. An object appears complete; the bucket can refuse to replace it.
 
-Single files use gcsfs, Orbax uses gcsfs and TensorStore, with different errors.
+This module uses gcsfs; Orbax uses gcsfs and TensorStore, whose errors differ.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ _TENSORSTORE_ERROR = re.compile(f"({'|'.join(_TENSORSTORE_CODES)}): ")
 def _use(path: str) -> Any:
     """Makes all libraries of this process access buckets alike; returns fsspec."""
     if not path.startswith("gs://") or not path.removeprefix("gs://").strip("/"):
-        raise BadInput(
-            f"{path}: of the addresses only gs://BUCKET/... works; otherwise name a folder"
-        )
+        raise BadInput(f"{path}: not gs://BUCKET/...; name such an address or a folder")
     try:
         import fsspec
         import fsspec.config
@@ -55,15 +53,15 @@ def _use(path: str) -> Any:
         ) from error
     # Otherwise TFDS, Orbax and JAX use TensorFlow for buckets if it is installed.
     os.environ.setdefault("EPATH_USE_TF", "false")
-    # No cached listings: other processes, and TensorStore in this one, write to the bucket.
+    # No cached listings: other processes, and TensorStore in this process, write to the bucket.
     fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
     return fsspec
 
 
 class Bucket:
-    """Addresses `gs://BUCKET/...`. Methods do what `Local` does, and also raise:
+    """Addresses `gs://BUCKET/...`. Methods do the same as those of `Local`, and also raise:
 
-    BadInput: another address, gcsfs is not installed, no credentials, or the bucket refuses.
+    BadInput: not a gs:// address, gcsfs is not installed, no credentials, or the bucket refuses.
     RestartMe: the bucket does not answer, which may be temporary.
     """
 
@@ -177,7 +175,8 @@ class Bucket:
             try:
                 file = remote.open(path, "rb", block_size=block)
             except OSError as error:
-                # Not an OSError, which callers take for a decoder's error about damaged data.
+                # Not raised as OSError: for callers an OSError is a decoder's error about damaged
+                # data.
                 why = (
                     os.strerror(errno.ENOENT)
                     if isinstance(error, FileNotFoundError)
@@ -211,7 +210,7 @@ class Bucket:
             return True
 
     def rename(self, path: str, to: str) -> None:
-        """File by file; uploads a file from disk."""
+        """Moves file by file, not atomically; uploads a file from disk."""
         with self._connected(to) as remote:
             if "://" in path:
                 remote.mv(path, to, recursive=True)
@@ -219,17 +218,17 @@ class Bucket:
                 remote.put_file(path, to)
 
     def remove(self, path: str) -> None:
-        """File by file."""
+        """Removes file by file, not atomically."""
         with self._connected(path) as remote, contextlib.suppress(FileNotFoundError):
             remote.rm(path, recursive=True)
 
     def locked(self, folder: str, otherwise: str) -> contextlib.AbstractContextManager[None]:
-        """Excludes no one."""
+        """Does not exclude other processes."""
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def scratch(self, path: str) -> Iterator[str]:
-        """In the folder for temporary files; `sweep` does not remove it while it is locked."""
+        """A folder in the system's folder for temporary files, locked so that `sweep` keeps it."""
         with (
             tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as folder,
             _DISK.locked(folder, "in use"),
@@ -237,7 +236,7 @@ class Bucket:
             yield folder
 
     def sweep(self, folder: str) -> None:
-        """In the folder for temporary files."""
+        """Removes folders of `scratch` from the system's folder for temporary files."""
         parent = tempfile.gettempdir()
         for path in (
             os.path.join(parent, name) for name in os.listdir(parent) if name.startswith(_SCRATCH)
@@ -248,7 +247,7 @@ class Bucket:
 
     @contextlib.contextmanager
     def on_disk(self, folder: str) -> Iterator[str]:
-        """In `scratch`; the files are uploaded at the end."""
+        """A folder of `scratch`; uploads its files at the end."""
         with self.scratch(folder) as copy:
             yield copy
             for name in glob.glob("**", root_dir=copy, recursive=True, include_hidden=True):

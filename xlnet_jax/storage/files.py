@@ -1,8 +1,8 @@
-"""Files that appear complete or not at all, even if processes are killed. `gs://` in a path means a
-bucket.
+"""Files on disk or in a bucket (`gs://` in the path) that appear complete or not at all, even if
+processes are killed.
 
-Functions here are methods of `Local` and `Bucket`, documented there; callers do not ask which a
-path needs. Where a bucket can do less, `at(path)` has a flag: `appends`, `locks`.
+Functions here call the method of `Local` or `Bucket` that the path needs; the methods have the
+documentation. The flags `appends` and `locks` of `at(path)` are False where a bucket can do less.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def at(path: str) -> Local | Bucket:
 
 
 def _by_path(method: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A method of `Local` as a function, whose first argument, a path, selects `Local` or
-    `Bucket`.
+    """Returns a method of `Local` as a function; its first argument is a path, which selects
+    `Local` or `Bucket`.
     """
 
     @functools.wraps(method)
@@ -118,9 +118,9 @@ def rename(path: str, to: str) -> None:
 def translate_errors(path: str) -> Iterator[None]:
     """Turns errors of a disk or a bucket into one line, with `path` if the error names no file.
 
-    Raises BadInput for an OSError, for a RuntimeError of ArrayRecord or ValueError of TensorStore
-    with its text, and if a bucket refuses; RestartMe if the bucket does not answer, which may be
-    temporary.
+    Raises BadInput if a bucket refuses, for an OSError, and for a RuntimeError of ArrayRecord or a
+    ValueError of TensorStore that has the text of an OSError. Raises RestartMe if the bucket does
+    not answer, which may be temporary.
     """
     try:
         with at(path).translate_errors(path):
@@ -137,11 +137,11 @@ def translate_errors(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[str]:
-    """Yields a folder on disk to fill, which at the end is moved to `path`, on disk at once; `path`
-    must not exist, or be empty.
+    """Yields a folder on disk to fill; at the end the folder is moved to `path`, on disk
+    atomically. `path` must be empty or not exist.
 
-    Leftovers of killed processes are removed. On disk, raises BadInput while another process fills
-    the folder.
+    Removes files that killed processes have left. On disk, raises BadInput while another process
+    fills the folder.
     """
     if at(path) is _BUCKET:
         sweep(path)
@@ -158,7 +158,7 @@ def new_folder(path: str) -> Iterator[str]:
             yield partial
             rename(partial, path)
         except BaseException:
-            remove(partial)  # not after the renaming: it could be that of the next process
+            remove(partial)  # not after `rename`: the next process may already use this name
             raise
 
 
@@ -183,8 +183,8 @@ def read_if_there(path: str) -> bytes | None:
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a text without line ends of any system; a line end at the end of the text begins
-    no line.
+    """The lines of a text, without the line ends of any system. A line end at the end of the text
+    does not begin another line.
     """
     return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
 
@@ -207,8 +207,8 @@ def read_json_object(path: str) -> Json:
 
 
 def read_json_if_listed(path: str) -> Json:
-    """`read_json_object` of a file, or {} if its folder does not list it; a link to nothing is
-    listed.
+    """Returns `read_json_object` of a file, or {} if its folder does not list it; a dangling link
+    is listed.
     """
     folder, name = os.path.split(path)
     return read_json_object(path) if name in listing(folder) else {}
@@ -223,8 +223,8 @@ def json_object(data: str | bytes, where: str) -> Json:
 
 
 def parse_json(data: str | bytes, where: str) -> Any:
-    """The value of foreign JSON. Raises BadInput if it is damaged, too deep, or has half a
-    character.
+    """The value of JSON that another program wrote. Raises BadInput if it is damaged, nested too
+    deeply, or has half a surrogate pair.
     """
     try:
         value = json.loads(data)
@@ -261,9 +261,10 @@ def array_bytes(array: np.ndarray) -> bytes:
 def int64_of(data: bytes, length: int) -> np.ndarray:
     """The int64 [length] array with these `array_bytes`. Raises ValueError for other bytes.
 
-    `np.load` accepts other forms, and cannot run in threads: it parses the header as Python. In
-    Python 3.11 a garbage collection during that, with a callback such as JAX's, lets another thread
-    parse, and one of them gets "SystemError: AST constructor recursion depth mismatch".
+    `np.load` accepts other forms, and cannot run in threads, because it parses the header as
+    Python. In Python 3.11 a garbage collection during the parse, with a callback such as JAX's,
+    lets another thread parse; one thread then gets "SystemError: AST constructor recursion depth
+    mismatch".
     """
     empty = array_bytes(np.zeros(length, np.int64))
     header = empty[: len(empty) - 8 * length]

@@ -47,7 +47,7 @@ class Local:
     """Whether `locked` excludes other processes."""
 
     def translate_errors(self, path: str) -> contextlib.AbstractContextManager[None]:
-        """Leaves an OSError, which says what is wrong, as it is."""
+        """Does not change an OSError: its text already names the fault."""
         return contextlib.nullcontext()
 
     def resolve(self, path: str) -> str:
@@ -57,7 +57,7 @@ class Local:
     def make_folder(self, path: str) -> None:
         """Makes a folder and its parents."""
         if os.path.exists(path) and not os.path.isdir(path):
-            # The error of makedirs is only: File exists.
+            # `makedirs` would only raise "File exists".
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         os.makedirs(path, exist_ok=True)
 
@@ -78,11 +78,11 @@ class Local:
         return sizes
 
     def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], list[str] | None]:
-        """The files that `name` matches, and the paths of the other files of a folder, None for no
-        folder.
+        """Returns the files that `name` matches, and the paths of the other files of a folder (None
+        if `name` is no folder).
 
         `name` is a file, a folder (its files with `suffixes`, at any depth), or a pattern. Raises
-        OSError if a file cannot be accessed, or a link points to nothing.
+        OSError if a file cannot be accessed, or if the target of a link does not exist.
         """
         others = None
         if os.path.isdir(name):
@@ -196,7 +196,7 @@ class Local:
         """A new folder to write in, removed at the end; `rename` moves the result to `path` or
         beside it.
 
-        It is on the same disk as `path`, so that moving is renaming.
+        The folder is on the same disk as `path`, so a move is a renaming.
         """
         above, name = os.path.split(path)
         ending = temporary("")
@@ -205,8 +205,8 @@ class Local:
         )
 
     def sweep(self, folder: str) -> None:
-        """Removes `temporary` and `scratch` leftovers of killed processes. On disk the caller holds
-        the lock.
+        """Removes files of `temporary` and folders of `scratch` that killed processes have left. On
+        disk the caller holds the lock.
         """
         for name in os.listdir(folder) if os.path.isdir(folder) else []:
             if _TEMPORARY.search(name):

@@ -1,9 +1,9 @@
 """A branch: a new run that starts from the whole state of a checkpoint of another run, for example
-to decay the learning rate from there.
+to decay the learning rate from this step on.
 
-That checkpoint is only read. The branch saves the state as its own first checkpoint before it
-trains, and does not need the other run afterwards. If a start is killed before this save, the next
-start reads the other run again.
+The branch only reads that checkpoint. Before it trains, the branch saves the state as its first
+checkpoint, and does not need the other run afterwards. If a start is killed before this save, the
+next start reads the other run again.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def parse_origin(text: str) -> Origin:
 
 def origin_of(config: Config, workdir: str, given: str | None) -> Origin | None:
     """Returns the origin of the run in `workdir`, from its `config.json` or else from the option
-    `given`; None if the run is no branch. Raises BadInput if the two differ, or if the other run
-    does not exist.
+    `given`; None if the run is no branch. Raises BadInput if `config.json` and `given` differ, or
+    if the other run does not exist.
     """
     started = workdirs.read_config(workdir) or {}
     files.check_types(started, {"branch": str}, f"{workdir}/config.json")
@@ -117,8 +117,8 @@ def _training_of(found: Restored) -> tuple[Config, int, float | None]:
 
 
 def warn_of_rise(found: Restored, config: Config, workdir: str) -> None:
-    """Warns if a run goes on at a higher learning rate than the rate to which its schedule has
-    decayed.
+    """Warns if a resumed run trains at a higher learning rate than the decayed rate of its
+    checkpoint.
     """
     theirs, updates, left = _training_of(found)
     next_one: Any = schedule(config.optimizer, config.train.steps)(updates)
@@ -126,10 +126,10 @@ def warn_of_rise(found: Restored, config: Config, workdir: str) -> None:
         return
     log.warning(
         "the learning rate rises from %.3g, to which it has decayed at step %d of train.steps=%d, "
-        "to %.3g with train.steps=%d: the loss will rise, too, and the first decay is lost. To "
+        "to %.3g with train.steps=%d: the loss will also rise, and the first decay is lost. To "
         "train for longer, start from a checkpoint before the decay: --branch=%s@STEP with "
         "another --workdir. optimizer.schedule=wsd decays in the last steps only, "
-        "so that it has such a checkpoint",
+        "so its earlier checkpoints are before the decay",
         left,
         found.step,
         theirs.train.steps,

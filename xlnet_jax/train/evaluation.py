@@ -2,12 +2,12 @@
 
     permutation LM   every block of W windows is read once, and its memory is carried from window to
                      window; all draws (targets, orders, segments) are keyed by (window, block)
-    left to right    the split is cut into contiguous streams, and each carries its memory from its
-                     first segment to its last (Transformer-XL, section 3.2); only the first segment
-                     of each stream starts without memory
-    diffusion        an upper bound on -log p, estimated without bias: each window has one random
-                     set of masks, keyed in the same way; perplexity and bits are computed from the
-                     bound
+    left to right    the split is cut into contiguous streams; memory is carried from the first
+                     segment of a stream to its last (Transformer-XL, section 3.2), so only the
+                     first segment starts without memory
+    diffusion        an unbiased estimate of an upper bound on -log p: each window has one random
+                     set of masks, also keyed by (window, block); perplexity and bits are computed
+                     from the bound
 
 The host sums the losses of rows in float64, so the batch size and the devices change the result
 only by the rounding of float32 inside a row.
@@ -74,8 +74,8 @@ def check_objective(
 
 
 def held_out(workdir: str, config: Config) -> Mixture:
-    """Opens the held-out splits of the corpora. Raises BadInput, also if their tokenizer is not the
-    tokenizer of the run.
+    """Opens the held-out splits of the corpora. Raises BadInput if a split cannot be opened or if
+    its tokenizer is not the tokenizer of the run.
     """
     heldout = open_mixture(config, "heldout", weighted=False)
     workdirs.check_tokenizer(workdir, heldout)
@@ -218,7 +218,7 @@ class HeldoutLoss:
       mixture, train_counts_V: the held-out splits, and how often each piece occurs in the train
         splits.
       blocks: number of blocks of each corpus to score, evenly spread; 0 = all. A left-to-right
-        model scores as many whole streams as hold this number of blocks.
+        model scores whole streams that together hold this number of blocks.
       streams: number of streams into which the split of each corpus is cut, for a left-to-right
         model; 0 = see `SinglePass`.
 
@@ -358,9 +358,9 @@ def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[A
 def open_heldout(config: Config, train: Mixture) -> Mixture | None:
     """The held-out splits of the corpora of `train`, or None if training evaluates nothing.
 
-    Missing splits raise BadInput if `evaluation.every` needs them. If only the evaluation after the
-    last step, which is on by default, needs them, logs a warning and skips this evaluation. Warns
-    of splits with few tokens.
+    Missing splits raise BadInput if `evaluation.every` is set. If only the evaluation after the
+    last step needs them (the default), logs a warning and skips this evaluation. Warns of splits
+    with few tokens.
     """
     if not (config.evaluation.every or config.evaluation.final):
         return None

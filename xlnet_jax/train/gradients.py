@@ -21,8 +21,8 @@ def _mean_loss(receivers: Any, params: Any, specs: Any, *args: Any) -> tuple[jax
     """Returns `mean_loss` for differentiation with respect to `receivers`: the parameters, or zeros
     in place of rounded parameters.
 
-    `specs` are the PartitionSpecs of the parameters. A split parameter is a stack; a layer gets it
-    without the first axis.
+    `specs` are the PartitionSpecs of the parameters. A split parameter is a stack of layers; each
+    layer gets its slice, without the first axis.
     """
 
     def with_receiver(
@@ -44,7 +44,7 @@ def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
     all devices that split rows; as in the state; and as the layers get them.
 
     A layer of a stack gathers its own matrices and sums their gradients. With several micro-batches
-    the layers would repeat this in each micro-batch, so they get whole matrices instead.
+    each micro-batch would repeat these collectives, so the layers get whole matrices instead.
     """
     boxed = recipe.abstract_params
     split = meshes.split_of(recipe.config, boxed, sizes)
@@ -63,11 +63,11 @@ def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
 
 def gather(params: Any, boxed: Any, specs: Any, entry: Any, dtype: jnp.dtype) -> Any:
     """Returns the parameters as the layers get them: gathered, or split if a layer gathers them;
-    matrices in `dtype` if it is smaller.
+    matrices are cast to `dtype` if it is smaller.
 
-    Products round matrices to `dtype` anyway, so the result of the model is the same. `boxed` are
-    the boxes of the parameters (`layers.Declared`), `specs` their PartitionSpecs, and `entry` the
-    PartitionSpecs of the result.
+    Matrix products cast matrices to `dtype` anyway, so the result of the model is the same. `boxed`
+    are the boxes of the parameters (`layers.Declared`), `specs` their PartitionSpecs, and `entry`
+    the PartitionSpecs of the result.
     """
 
     def gathered(
@@ -99,15 +99,15 @@ def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
     once.
 
     Arrays with less than a hundredth of all elements are sent as one array, because each message
-    between slices has a fixed cost. The compiler sums within a slice before it sums across slices,
-    where each device sends its share of the sum.
+    between slices has a fixed cost. The compiler sums within a slice first; then each device sends
+    its share of the sum across slices.
 
     Args:
       grads: the gradients of each device, along a new first axis that is split over `BY_HAND`.
       specs: PartitionSpecs of the result. A device gets its part of a sum that is split over axes
         of rows.
-      entry: as in `gather`. Layers have already summed the gradients of the matrices that they
-        gathered.
+      entry: as in `gather`. Layers that gather their matrices have already summed the gradients of
+        these matrices.
       whole: PartitionSpecs of the parameters if no axis of rows splits them.
     """
 
@@ -157,7 +157,7 @@ def of_step(
 
     Requires a mesh (`jax.set_mesh`). Every device sums the gradients of its own rows, and only the
     sum crosses the network. Without the `shard_map` over the axes that split rows, the compiler
-    would reduce in each layer and each micro-batch, and in bfloat16 where it can.
+    would reduce gradients in each layer and each micro-batch, in bfloat16 where possible.
     """
     rows = batch, memory, jnp.arange(len(jax.tree.leaves(batch)[0]))
     if clipped := hooks.by_cores(recipe, mean_loss, params, rows, dropout_key):
@@ -207,9 +207,9 @@ def of_step(
 def _sum_micro_batches(
     recipe: Recipe, parameters: tuple, rows: tuple, divisors: Any, dropout_key: jax.Array
 ) -> tuple[RowLosses, Any]:
-    """Returns, on one device, the losses of its rows, and the sum over its
-    `train.gradient_accumulation_steps` micro-batches of (share of the loss, gradient). Each
-    micro-batch has the memory of its rows. `parameters` are the first arguments of `_mean_loss`.
+    """Returns, on one device, the losses of its rows, and (share of the loss, gradient) summed over
+    its `train.gradient_accumulation_steps` micro-batches. Each micro-batch has the memory of its
+    rows. `parameters` are the first arguments of `_mean_loss`.
     """
     parts = recipe.config.train.gradient_accumulation_steps
     gradient = jax.value_and_grad(_mean_loss, has_aux=True)
@@ -228,7 +228,7 @@ def _sum_micro_batches(
         # empty loop.
         total, losses = micro(total, rows)
         return losses, total
-    # A micro-batch has every parts-th row, so rows stay on their device for any number of devices
-    # on the axis.
+    # A micro-batch has every parts-th row, so no row changes its device, whatever the number of
+    # devices on the axis.
     total, losses_A = jax.lax.scan(micro, total, recipe.split_rows(rows, parts, 1))
     return recipe.join_rows(losses_A, 1), total

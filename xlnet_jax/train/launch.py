@@ -66,7 +66,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
     """Trains from the newest checkpoint in the work directory, or from step 0. All processes of the
     run call this function.
 
-    Returns the result (`goodput.result`), and whether there was anything to do.
+    Returns the result (`goodput.result`), and whether the run trained or evaluated anything.
     """
     workdir, config = job.workdir, job.config
     phases = build(config, job.make_recipe, processes)
@@ -132,8 +132,8 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
 def _hold_workdir(
     workdir: str, processes: Session, stack: contextlib.ExitStack
 ) -> Callable[[], None] | None:
-    """Makes the work directory; process 0 holds its lock until `stack` closes. In process 0 returns
-    a function that checks that the lock is still held; None in other processes.
+    """Makes the work directory; process 0 holds its lock until `stack` closes. In process 0,
+    returns a function that raises if the lock is lost; in other processes, returns None.
     """
     check = None
     if jax.process_index() == 0:
@@ -146,7 +146,7 @@ def _hold_workdir(
 
 
 def _nothing_to_train(workdir: str, step: int, stop: int) -> Json:
-    """The result of a run that has already ended, with a line in the log."""
+    """Logs that the run has already ended; returns its result."""
     log.info(
         "%s is already at step %d and was to stop at step %d: nothing to train", workdir, step, stop
     )
@@ -241,11 +241,11 @@ def batches(config: Config, start: int = 0) -> Iterator[Batch]:
 def _missing_evaluation(
     config: Config, workdir: str, evaluator: Evaluator | None, start: int, processes: Session
 ) -> tuple[bool, bool]:
-    """Whether the evaluation of the step `start` is missing, and whether the evaluations so far end
-    the run.
+    """Returns whether the evaluation of the step `start` is missing, and whether the evaluations so
+    far end the run.
 
-    The run may have stopped between its checkpoint and the end of the evaluation. Process 0, which
-    writes the file, decides: other processes may see new lines later.
+    An evaluation is missing if the run stopped after its checkpoint and before the end of the
+    evaluation. Process 0, which writes the file, decides: other processes may see new lines later.
     """
     if evaluator is None:
         return False, False
@@ -269,7 +269,7 @@ def _trees_to_read(
     if config.phases != phases_there:
         check_parameters(built, record, where)
     workdirs.check_resume(record, built.recipe.config, job.data, where, told=True)
-    # Another batch size changes which text a row reads: the saved memory is useless.
+    # With another batch size a row continues with other text: the saved memory is useless.
     same_rows = from_json(record["plan"])[-1].batch_size == built.recipe.config.train.batch_size
     usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
     return {
@@ -284,8 +284,8 @@ def _checkpoint_of_start(
     processes: Session,
     arrays: bool = True,
 ) -> tuple[Restored | None, branch.Origin | None]:
-    """Returns the checkpoint from which a run starts, or None; and at the first start of a branch
-    its origin, otherwise None. Without `arrays` only the record of the checkpoint is checked.
+    """Returns the checkpoint from which a run starts, or None. Also returns the origin at the first
+    start of a branch, otherwise None. Without `arrays` only the record is checked.
     """
     wanted = functools.partial(_trees_to_read, job, phases)
     config = job.config
@@ -303,12 +303,11 @@ def _checkpoint_of_start(
 def restore_or_init(
     job: Job, phases: Sequence[BuiltStep], checkpoints: Checkpoints, processes: Session
 ) -> tuple[State, Plan, int, Json]:
-    """Returns the state to start from, fresh or restored, its data plan and step, and its origin
+    """Returns the fresh or restored state to start from, its data plan, its step, and its origin
     for `runs.jsonl`.
 
-    The origin has `rebuilt`, the steps at which the run has rebuilt its memory. It also has
-    `init_from` if a fresh state has the parameters of another run, and `branch` at the first start
-    of a branch.
+    The origin has `rebuilt`, the steps at which the run has rebuilt its memory. A fresh state with
+    the parameters of another run adds `init_from`; the first start of a branch adds `branch`.
     """
     restored, begins = _checkpoint_of_start(job, phases, checkpoints, processes)
     if restored is None:
@@ -360,7 +359,7 @@ def restore_or_init(
 
 def _first_in_memory(config: Config, plan: Plan, step: int) -> int:
     """The first step whose segment affects the memory before `step`; `step` itself if no segment
-    does.
+    affects it.
 
     The memory of a row never reaches into an earlier block, and all rows start their blocks at the
     same steps. If n segments fill the memory, the inputs of layer l, counted from 0, depend on
@@ -415,9 +414,9 @@ def _rebuild(
 def _rows_by_piece(
     path: str, found: Trees, drawn: Trees, forms: Trees, tokenizer: Tokenizer
 ) -> Trees:
-    """Merges the parameters with a row for each piece (`restore.OF_VOCABULARY`) if the other run
-    has another vocabulary: pieces that it has get their row of `found`, other pieces their row of
-    `drawn`. Drawn parameters may be packed.
+    """Merges the parameters that have a row for each piece (`restore.OF_VOCABULARY`) when the other
+    run has another vocabulary. Pieces of both vocabularies get their row of `found`; other pieces
+    get their row of `drawn`. Drawn parameters may be packed.
     """
     place = {
         piece: row for row, piece in enumerate(workdirs.tokenizer(restore.run_of(path)[0]).pieces)
@@ -476,10 +475,10 @@ def _initial_parameters(
     path = config.checkpoint.init_from
     if not path:
         return {}, {}
-    # The head of another task predicts something else, even if its shapes agree.
+    # The head of another task has other outputs, even if its shapes are equal.
     fresh = built.logical.params
     wanted = {name: tree for name, tree in fresh.items() if name != "head"}
-    # Except the first layer of a classifier: a sentence loss may have pretrained it as its pooler.
+    # Exception: a sentence loss may have pretrained the first layer of a classifier as `pooler`.
     if summary := fresh.get("head", {}).get("summary"):
         wanted["pooler"] = summary
     params, origin = restore.foreign_parameters(path, wanted, processes, arrays)
@@ -494,7 +493,7 @@ def _initial_parameters(
     if other := changed_keys(config, architecture, FROZEN):
         log.warning(
             "checkpoint.init_from=%s has another architecture, "
-            "so its parameters compute something else here: %s",
+            "so the same parameters give other outputs here: %s",
             path,
             "; ".join(other),
         )

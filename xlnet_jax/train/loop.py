@@ -82,7 +82,7 @@ def shapes(tree: Any) -> list[tuple[int, ...]]:
 @contextlib.contextmanager
 def profiled(config: Config, workdir: str, steps: range) -> Iterator[bool]:
     """Profiles the dispatch of `steps` if it contains one of the configured steps; yields whether
-    it does.
+    it is profiled.
     """
     first = config.log.profile_start
     last = first + config.log.profile_steps - 1
@@ -179,14 +179,13 @@ class Run:
                 # This shape has the number of steps, and in a task the length of the examples.
                 shape = max(shapes(batch), key=len)
                 if shape not in self.executables:
-                    # Otherwise the dispatch in flight would run during the compilation, and seem
-                    # to take no time.
+                    # Without this the dispatch in flight would run during the compilation, and its
+                    # measured time would be near 0.
                     self._report()
                     self.executables[shape] = self._compile(state, batch)
                 if not self.report.clock:
                     goodput.work()
-                    # The clock does not count later compilations as training, so rates need no
-                    # correction.
+                    # `training` leaves out later compilations, so rates need no correction.
                     self.report.clock = goodput.training()
                     # From here on a hard stop would lose work.
                     self.request.working()
@@ -235,8 +234,8 @@ class Run:
         return line
 
     def _next(self, batches: Iterator[Any], at: int, state: State) -> Any:
-        """Returns the batches of the next dispatch. If a signal comes while a single process waits
-        for them, the run ends here.
+        """Returns the batches of the next dispatch. In a run of one process, a signal during the
+        wait for them ends the run here.
         """
         try:
             with self.goodput.measure("data"):
@@ -259,7 +258,7 @@ class Run:
         return executable
 
     def _stopped(self, why: str, at: int, state: State) -> NoReturn:
-        """Saves unsaved work, in all processes, and ends the run."""
+        """Saves unsaved work in all processes, then raises RestartMe to end the run."""
         if self.saved != at or (self.alone and not self._complete()):
             self._save(at, state, wait=True)
         self._write_time(at, stopped=True)
@@ -268,9 +267,9 @@ class Run:
         raise RestartMe(f"{why} at step {at}: {what}; rerun the same command to resume")
 
     def _save(self, step: int, state: State, wait: bool = False) -> None:
-        """Starts a save; with `wait`, finishes it. If the disk refuses this save or has refused the
-        previous save, retries until a save is complete: only a complete save shows that the disk
-        accepts writes again.
+        """Starts a save; with `wait`, also waits until it is complete. If the disk refuses this
+        save or has refused the previous save, retries until a save is complete: only a complete
+        save shows that the disk accepts writes again.
         """
 
         def flush() -> None:
@@ -278,14 +277,14 @@ class Run:
             try:
                 self.writer.flush()
             except XLNetError:
-                # The save in flight may have filled the disk. If it fails, the wait removes its
-                # files.
+                # The save in flight may have filled the disk. If that save fails, `_complete`
+                # removes its files.
                 wait = (self.alone and not self._complete()) or wait
                 raise
 
         def write() -> None:
             nonlocal wait
-            complete, wait = wait, True  # a further attempt waits
+            complete, wait = wait, True  # the next attempt waits for its save
             record = {"plan": to_json(self.plan), **self.record}
             try:
                 self.checkpoints.save(step, self._trees(state), record, MUST_BE_FINITE)
@@ -300,7 +299,7 @@ class Run:
         with self.goodput.measure("save"):
             self.writer.write("time", self.goodput.line(step))
             self._persist(flush, f"the metrics up to step {step}")
-            # All processes take part in a save: a single process of several cannot retry.
+            # All processes take part in a save, so one of several processes cannot retry alone.
             self._persist(write, f"the checkpoint of step {step}", retry=self.alone)
         self.saved = step
         self.watchdog.progress(step)
@@ -329,8 +328,8 @@ class Run:
         until_it_works(action, what, seconds, self.watchdog.progress)
 
     def _all_saved(self) -> None:
-        """Waits until all processes have saved. Called before all processes raise the same error:
-        otherwise the first process that ends would end processes that still save.
+        """Waits until all processes have saved. All processes call it before they raise the same
+        error: the end of the first process would interrupt saves of the others.
         """
         with self.goodput.measure("save"):
             self.checkpoints.wait()
@@ -395,7 +394,8 @@ class Run:
         self._check_grace()
 
     def _check_grace(self) -> None:
-        """Warns, once, if two dispatches and a save take longer than a machine waits after SIGTERM.
+        """Warns, once, if two dispatches and a save take longer than `checkpoint.grace_seconds`,
+        the time between SIGTERM and the end of the machine.
 
         When the signal comes, one dispatch may be running and the next about to be sent; the save
         starts after both.

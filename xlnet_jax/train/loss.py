@@ -5,7 +5,7 @@
          the query stream at a target predicts the token at that position
     clm  max sum_t log p(x_t | x_<t): the content stream predicts the token after it
          (Transformer-XL)
-    mlm  max sum_m log p(x_m | corrupted x): the content stream predicts the token that was there
+    mlm  max sum_m log p(x_m | corrupted x): the content stream predicts the original token
          (BERT)
     mdm  max T / n sum_m log p(x_m | x without its n masked tokens), n uniform from 1 to T, the
          number of maskable tokens: its mean is a lower bound on log p(x) (LLaDA, arXiv 2502.09992)
@@ -17,9 +17,9 @@ In training, `clm` may also have auxiliary losses, weighted by the batch (`batch
 The loss of tokens may be smoothed in training (`train.label_smoothing`); auxiliary losses and the
 sentence loss are not smoothed.
 
-Losses are summed by name and divided once, usually by the summed weights. So a row with fewer real
-targets weighs less, on any number of devices (the 2019 code averages the means of the cores). A row
-of `mdm` weighs T, however many of its tokens are masked.
+The losses of each name are summed over all rows and divided once, usually by the summed weights. So
+a row with fewer real targets weighs less, on any number of devices (the 2019 code averages the
+means of the cores). A row of `mdm` weighs T for any number of masked tokens.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class LanguageModel:
         """Returns the weight of every target in the loss of tokens, [..., B, P], and the number of
         tokens that the loss of a row covers, [..., B].
 
-        This number is the number of targets. In a bound it is P, the number of maskable tokens, and
-        each of n masked tokens has the weight P / n.
+        The loss of a row covers its targets. A bound covers all P maskable tokens of a row, and
+        each of its n masked tokens has the weight P / n.
         """
         weight_BP = batch.target_weights.astype(dtype or batch.target_weights.dtype)
         targets_B = weight_BP.sum(axis=-1)
@@ -134,9 +134,9 @@ class LanguageModel:
         return {name: labels if name == "sentences" else targets for name in self.coefficients}
 
     def carried(self, rows: int) -> Memory:
-        """Returns the state that steps pass on, before the first step: the empty memory. Other
-        models may return any pytree in Flax's boxes, with the rows on the axis `batch`; () = no
-        state.
+        """Returns the empty memory: the initial value of the state that each step passes to the
+        next. Other models may return any pytree in Flax's boxes, with the rows on the axis `batch`;
+        () = no state.
         """
         memory = empty_memory(self.transformer.config, rows)
         return Memory(
@@ -226,11 +226,11 @@ def mean_loss(
     rows_B: jax.Array | None = None,
     divisors: Mapping[str, jax.Array] | None = None,
 ) -> tuple[jax.Array, RowLosses]:
-    """Returns the loss that training minimises, and the losses of its rows. The former is the sum
-    over all losses of coefficient times mean, in nats per token for text.
+    """Returns the loss that training minimises, and the losses of the rows. The minimised loss is
+    the sum over all losses of coefficient times mean, in nats per token for text.
 
-    With a part of a batch, its `rows_B` and the `divisors` of the whole batch, the result is the
-    share of this part.
+    Given a part of a batch, its `rows_B` and the `divisors` of the whole batch, returns the share
+    of this part in the minimised loss.
     """
     rows: RowLosses = model.row_losses(params, batch, memory, dropout_key, rows_B)
     divisor: Mapping[str, jax.Array] = model.divisors(batch) if divisors is None else divisors

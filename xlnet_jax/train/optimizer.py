@@ -1,5 +1,5 @@
 """Tables of optimizers and schedules, and the chain of transformations: gradient clip, optimizer,
-learning rates of the layers.
+learning rate of each layer.
 
 The clip acts on the averaged gradient of the whole batch. With `adamw`, linear warm-up and linear
 decay this is the optimizer of XLNet (appendix A.4).
@@ -64,7 +64,8 @@ def after_warmup(config: OptimizerConfig, decay: optax.Schedule) -> optax.Schedu
 def inverse_sqrt(config: OptimizerConfig, steps: int) -> optax.Schedule:
     """At the n-th update, n = 1, 2, ..., peak * min(n / w, sqrt(w / n)) with w steps of warm-up.
 
-    With the peak (D w)^-0.5 it is D^-0.5 min(n^-0.5, n w^-1.5) (Vaswani et al. 2017, equation 3).
+    With the peak (D w)^-0.5 the rate is D^-0.5 min(n^-0.5, n w^-1.5) (Vaswani et al. 2017,
+    equation 3).
     """
     peak = config.learning_rate
     w = config.warmup_steps
@@ -90,8 +91,8 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def scale_layers(rate: float, boxed: Any) -> optax.GradientTransformation:
-    """Multiplies updates at depth d by rate^(L-d), where L is the depth of the top layer; updates
-    of heads stay as they are.
+    """Multiplies updates at depth d by rate^(L-d), where L is the depth of the top layer; does not
+    change updates of heads.
     """
     depths = meta.map_axis_meta(operator.attrgetter("depth"), boxed)
     top = max(filter(math.isfinite, jax.tree.leaves(depths)), default=0)
@@ -160,9 +161,9 @@ def muon(config: OptimizerConfig, boxed: Any) -> Row:
     Both have decoupled weight decay and the same rate: an orthogonal update is scaled to the size
     of an update of Adam, root mean square 0.2 (Liu et al. 2025, arXiv 2502.16982, section 2.2).
     `optax.contrib.muon` is not used, because it gathers in each iteration. Compiled for 8 CPU
-    devices with fsdp=8, its update of 8 layers of width 64 has collectives of 16.4 MB on a device;
-    the update here has 0.6 MB. It also corrects the bias of momentum: in float64 its second update
-    differs by up to 16 %.
+    devices with fsdp=8, the collectives of its update of 8 layers of width 64 move 16.4 MB per
+    device; the update here moves 0.6 MB. Optax also corrects the bias of momentum: in float64 its
+    second update differs by up to 16 %.
     """
     matrices = optax.chain(optax.trace(0.95, nesterov=True), orthogonal(boxed))
     adam, decay = adamw(config, boxed)
@@ -179,8 +180,8 @@ def orthogonal(boxed: Any) -> optax.GradientTransformation:
     """Replaces matrices [..., M, N] by the nearest matrices with equal singular values, about
     0.2 sqrt(max(M, N)).
 
-    A stack of layers is moved once so that each layer is on one device, and its result is moved
-    back once.
+    A stack of layers is moved once so that each layer is on one device; the result is moved back
+    once.
     """
 
     def orthogonalize(box: Declared, x: Any) -> Any:
@@ -210,14 +211,13 @@ def orthogonal(boxed: Any) -> optax.GradientTransformation:
 def freeze(
     unused: Collection[tuple[str, ...]], inner: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    """Returns the transformation `inner`, except that the `unused` parameters get no update and
-    keep their moments.
+    """Returns the transformation `inner` without updates of the `unused` parameters, whose moments
+    stay the same.
     """
 
     def is_frozen(path: tuple) -> bool:
         names = tuple(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
-        # The path of a moment is the name that the transformation gives it, then the name of its
-        # parameter.
+        # The path of a moment is its name in the transformation, then the name of its parameter.
         return any(names[at:] in unused for at in range(len(names)))
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -248,8 +248,8 @@ def exponential_average(decay: float) -> optax.GradientTransformation:
     last transformation of a chain.
 
     a_n = a_{n-1} + s_n (w_n - a_{n-1}) with s_n = (1 - d) / (1 - d^n): the weights of w_n, w_{n-1},
-    w_{n-2}, ... are 1, d, d^2, ... over their sum, as in Adam's corrected moments. The parameters
-    before the first update have weight 0. For large n, a_n = d a_{n-1} + (1 - d) w_n.
+    w_{n-2}, ... are 1, d, d^2, ... divided by their sum, as in Adam's corrected moments. The
+    parameters before the first update have weight 0. For large n, a_n = d a_{n-1} + (1 - d) w_n.
     """
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Average]:
@@ -288,7 +288,7 @@ def make_optimizer(
 
     With L layers the embeddings learn at layer_decay^L of the rate. `boxed` has the box of each
     parameter (`layers.Declared`), which decides its weight decay, rate and optimizer. Parameters in
-    `unused` stay as they are.
+    `unused` do not change.
     """
     chain = [
         optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),

@@ -1,5 +1,5 @@
-"""The phases of a run on its devices: builds their steps, compiles them ahead, and takes the state
-from one phase to the next.
+"""The phases of a run on its devices: builds and compiles their steps before training, and passes
+the state from one phase to the next.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def check_parameters(built: BuiltStep, record: Json, where: str) -> None:
 def compile_later(
     later: Sequence[BuiltStep], first: int, goodput: Goodput, processes: Session
 ) -> dict[int, dict[tuple[int, ...], Any]]:
-    """The compiled steps of later phases, by number of phase and shape of batch. They are compiled
-    at the start so that a phase that does not fit the devices ends the run at once.
+    """Returns the compiled steps of later phases, by number of phase and shape of batch. Compiling
+    at the start ends the run at once if a phase does not fit the devices.
     """
     executables: dict[int, dict[tuple[int, ...], Any]] = collections.defaultdict(dict)
     for number, built in enumerate(later, first):
@@ -112,7 +112,7 @@ def enter(state: State, built: BuiltStep) -> State:
 
 
 def memory_since(config: Config, phases: Sequence[BuiltStep], number: int) -> int:
-    """The step at which `enter` last emptied the memory, up to this phase; 0 if it never did."""
+    """The step of the last emptying of the memory by `enter`, up to this phase; 0 if none."""
     memories = [shapes(built.abstract_state.memory) for built in phases]
     while number and memories[number - 1] == memories[number]:
         number -= 1

@@ -1,7 +1,7 @@
 """The recipe of a configuration: model, losses, optimizer and example batch, built once and passed
 on.
 
-Training, evaluation, export, inspection and the compiler for absent devices take the same Recipe.
+Training, evaluation, export, inspection and compilation for absent devices use the same Recipe.
 To use another model, head, loss or optimizer, change this file; the step and the loop stay.
 """
 
@@ -94,9 +94,7 @@ class Recipe:
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        """The optimizer. It leaves parameters that only other phases use, and their moments,
-        unchanged.
-        """
+        """The optimizer. Parameters that only other phases use keep their values and moments."""
         config = self.config
         params = self.abstract_params
         unused = set()

@@ -1,8 +1,8 @@
 """Losses of single tokens, each predicted from the last position of a separate window.
 
 Models without memory are evaluated by sliding one token at a time (Al-Rfou et al. 2018, arXiv
-1808.04444), because the first positions of a segment have hardly any context. Each token has a
-window with exactly the `context` tokens before it. The last layer and the softmax compute one
+1808.04444), because the first positions of a segment have hardly any context. The window of
+a token holds exactly the `context` tokens before it. The last layer and the softmax compute one
 position per window.
 
 Windows of growing length show how much context left-to-right models use: the relative effective
@@ -50,12 +50,12 @@ log = logging.getLogger("xlnet_jax")
 
 
 def scorer(recipe: Recipe, mesh: Mesh) -> Callable[..., np.ndarray]:
-    """Returns a function of parameters and windows. The function returns -log p of the last token
-    of each window given the tokens before it, in nats.
+    """Returns a function that computes -log p of the last token of each window given the tokens
+    before it, in nats.
 
-    It takes parameters placed on the mesh, windows int32 [N, X], equal in all processes, and the
-    numbers or slice of the windows to score. It returns float32 for these windows, and compiles for
-    every X. Requires `jax.set_mesh(mesh)`; the devices of the mesh share the windows.
+    The function takes parameters placed on the mesh, windows int32 [N, X] (equal in all processes),
+    and the numbers or slice of the windows to score. It returns float32 for these windows, and
+    compiles for every X. Requires `jax.set_mesh(mesh)`; the devices of the mesh share the windows.
     """
     size = rows_at_once(recipe.config, mesh)
     local = meshes.rows_here(size, mesh)
@@ -104,11 +104,11 @@ def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: 
 
 
 class SlidingLoss:
-    """The held-out loss of a model with positions learned at every layer, with all the context that
-    it can use.
+    """The held-out loss of a model with positions learned at every layer, with the longest context
+    that it can use.
 
     Every token but the first is scored once; tokens of the first segment have less context than
-    others. Arguments and attributes are as in `evaluation.HeldoutLoss`.
+    other tokens. Arguments and attributes are as in `evaluation.HeldoutLoss`.
     """
 
     def __init__(
@@ -236,17 +236,17 @@ def hardest_losses(loss_ICN: np.ndarray, share: float) -> np.ndarray:
 
 
 def effective(gain_C: np.ndarray, lengths: Sequence[int]) -> int:
-    """Returns the first length whose gain is below `LEAST_GAIN`. If no gain is, returns the last
-    length, which is a lower bound.
+    """Returns the first length whose gain is below `LEAST_GAIN`. If all gains are larger, returns
+    the last length, a lower bound.
     """
     small = np.flatnonzero(gain_C < LEAST_GAIN)
     return lengths[small[0]] if small.size else lengths[-1]
 
 
 def effective_contexts(lengths: Sequence[int], loss_ICN: np.ndarray) -> list[Json]:
-    """Returns for each model the mean `loss` by length, and for each share r the
-    `effective_context`. For each share it also returns for every doubling the `gain`, and f_i(c, c)
-    and f_i(c, c') as `hardest_loss`.
+    """Returns for each model the mean `loss` by length, and for each share r three values: the
+    `effective_context`; the `gain` of every doubling; and f_i(c, c) and f_i(c, c') of every
+    doubling as `hardest_loss`.
     """
     models: list[Json] = [
         {"loss": loss_CN.mean(axis=1).tolist(), "share": {}} for loss_CN in loss_ICN

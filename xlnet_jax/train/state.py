@@ -26,7 +26,9 @@ class State:
     params: Any
     """Parameters, float32."""
     opt_state: optax.OptState
-    """State of the optimizer, float32; its step count for the schedule excludes skipped steps."""
+    """State of the optimizer, float32. Its step count, which sets the learning rate, excludes
+    skipped steps.
+    """
     memory: Any
     """The memory that a step hands to the next step: a `Memory`, another pytree, or ()."""
     step: jax.Array

@@ -102,7 +102,7 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
 
 
 def next_memory(recipe: Recipe, params: Any, memory: Any, step: jax.Array, batch: Any) -> Any:
-    """Returns the memory after a step with these parameters, without an update of them."""
+    """Returns the memory after a step; does not update the parameters."""
     memory, dropout_key = _inputs(recipe.config, memory, step)
     return recipe.model.row_losses(params, batch, memory, dropout_key).memory
 
@@ -112,8 +112,8 @@ def _good_steps(state: State) -> jax.Array:
 
 
 def _is_spike(config: Config, state: State, loss: jax.Array) -> jax.Array:
-    """Whether a loss is more than `train.spike_zscore` standard deviations above the mean; False
-    before `train.spike_window` good steps.
+    """Whether a loss is more than `train.spike_zscore` standard deviations above the mean. Always
+    False in the first `train.spike_window` good steps.
     """
     if not config.train.spike_zscore:
         return jnp.zeros((), bool)
@@ -123,10 +123,10 @@ def _is_spike(config: Config, state: State, loss: jax.Array) -> jax.Array:
 
 
 def _running_moments(config: Config, state: State, loss: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns mean and variance of the good losses including `loss`: of all losses at first, later
-    exponentially weighted over `train.spike_window`.
+    """Returns mean and variance of the good losses including `loss`: equally weighted in the first
+    `train.spike_window` good steps, then exponentially weighted over this window.
 
-    They are also updated if spikes are not checked, so that any later start can enable the check.
+    They are updated even if spikes are not checked, so that any later start can enable the check.
     """
     share = 1 / jnp.minimum(_good_steps(state) + 1, config.train.spike_window).astype(jnp.float32)
     off = loss.astype(jnp.float32) - state.loss_mean
@@ -183,7 +183,7 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     def unpacked(x: Any, stored: Any) -> Any:
         if x.shape == stored.shape:
             return stored
-        # Split like the chunks of a checkpoint; each device gets a part of every layer of a stack.
+        # Split along the chunks of a checkpoint: each device gets a part of every layer of a stack.
         chunk = [size if axis < stored.ndim - 1 else 1 for axis, size in enumerate(x.shape)]
         return x.update(sharding=meshes.spread(everywhere, x.shape, chunk))
 

@@ -184,5 +184,5 @@ def test_a_manifest_that_cannot_be_opened(tmp_path):
     (tmp_path / "corpus" / MANIFEST).mkdir()
     with pytest.raises(BadInput, match="is not finished"):
         read_manifest(str(tmp_path / "corpus"))
-    with pytest.raises(BadInput, match="of the addresses only gs://BUCKET/"):
+    with pytest.raises(BadInput, match="not gs://BUCKET/"):
         read_manifest("s3://bucket/corpus")

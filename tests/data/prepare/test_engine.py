@@ -73,7 +73,7 @@ def test_beam_is_named_where_it_is_missing(tmp_path, monkeypatch):
         (["--output=file/c", "--input=TEXT"], "file/c: Not a directory; fix this"),
         (
             ["--output=s3://bucket/c", "--input=TEXT"],
-            "s3://bucket/c: of the addresses only gs://BUCKET/",
+            "s3://bucket/c: not gs://BUCKET/",
         ),
     ],
 )

@@ -197,7 +197,7 @@ class ShuffledBlocks(NamedTuple):
 
     @property
     def together(self) -> int:
-        """Number of blocks that stay together."""
+        """Number of consecutive blocks that the epoch shuffles as one."""
         return self.shuffle_len // self.block_len or 1
 
     def locate(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
