@@ -289,7 +289,7 @@ MUTANTS = (
         "all_texts_leave_their_segment_with_the_first",
         CACHE,
         "rank_BK=jnp.where(ended_B[:, None], rank_BK, self.rank_BK)",
-        "rank_BK=rank_BK",
+        "rank_BK=rank_BK.astype(self.rank_BK.dtype)",
         one("infer/decoder", "test_a_left_to_right_model_continues_past_its_segment"),
     ),
     Mutant(
