@@ -61,7 +61,7 @@ class Config:
         ]
 
     def phase_before(self, step: int) -> int:
-        """Returns the number of a checkpoint's phase, the phase of its last step."""
+        """Returns the number of the phase of a checkpoint's last step."""
         return min(bisect.bisect_left(self.ends, step), len(self.ends) - 1)
 
     @property

@@ -253,8 +253,8 @@ def read_data(model: Json) -> Json:
 
 
 def read_task(folder: str, found: Json) -> Json:
-    """Returns the keys of `finetune`, and the length, for a folder with a fine-tuned model; for any
-    other folder, whether it has the sentence loss.
+    """Returns keys by dotted name. A folder with a fine-tuned model gives the keys of `finetune`
+    and the lengths; any other folder gives only `data.sentence_loss`.
 
     Raises BadInput if the head differs from ours.
     """
