@@ -1466,8 +1466,8 @@ MUTANTS = (
     Mutant(
         "later_saves_that_are_there_are_not_named",
         "xlnet_jax/commands/export.py",
-        "if at == kept[0] else",
-        "if at else",
+        "if at != kept[0]:",
+        "if not at:",
         one("commands/export", "test_the_mean_of_checkpoints"),
     ),
     Mutant(

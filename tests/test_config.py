@@ -121,6 +121,7 @@ def test_names_are_a_text_with_commas_or_a_list(value, names):
         ("--config.model.dropout=nan", "must be finite"),
         ("--config.data.segment_len=68", "too short for data.reuse_len=64.*use at least 69"),
         ("--config.data.num_predict=100", "leaves too little context"),
+        ("--config.data.segment_len=4", "data.segment_len=4 must be at least 5"),
         ("--config.checkpoint.every=0", "checkpoint.every=0 must be at least 1"),
         ("--config.checkpoint.every=7", "must be a multiple of train.steps_per_dispatch=10"),
         ("--config.evaluation.every=7", "must be a multiple of train.steps_per_dispatch=10"),

@@ -10,7 +10,8 @@
     model.generate(["Once upon a time"], tokens=50, top_p=0.9)    # the text after each prompt
 
 `encode`, `hidden` and `logits` read the pieces of a text with SEP and CLS, and every position sees
-every other. For similarity or classification fine-tune the model first. `score`, `fill` and
+every other; in `gpt2` and `transformer` trained left to right a position sees those before it. For
+similarity or classification fine-tune the model first. `score`, `fill` and
 `generate` read the pieces without SEP and CLS, except for `mlm`, and for `mdm` with positions at
 the input. A left-to-right model (`data.objective=clm`) only scores and continues texts. A masked
 model (`mlm`) fills one gap of one piece and has `pseudo_score` instead of `score`. A model of
@@ -362,9 +363,10 @@ class Model:
         Raises BadInput for a model that is not masked.
         """
         if self.config.objective.likelihood != "pseudo":
+            use = "elbo" if self.config.objective.likelihood == "bound" else "score"
             raise BadInput(
                 f"{self.name} has data.objective={self.config.data.objective}, "
-                "and a likelihood of texts; use `score`"
+                f"and is not a masked model; use `{use}`"
             )
         every, known = self._pairs(texts)
         mask = self.tokenizer.special.mask

@@ -324,9 +324,10 @@ def test_the_mean_of_checkpoints(tmp_path):
             3,
             (
                 "last 3 saves up to step 12, every 4 steps, and .* has steps 12, 8, 3; "
-                "train with checkpoint.keep=3"
+                "train until there are so many saves, or average fewer"
             ),
         ),
+        (None, 4, r"has steps 12, 8, 3; train with checkpoint.keep=4 \(it was 3\)"),
         (8, 2, "last 2 saves up to step 8, every 4 steps, and .*; give --step=12"),
         (8, 3, "last 3 saves up to step 8, every 4 steps, and .*; give --step=12"),
     ):

@@ -209,6 +209,7 @@ def test_patience_counts_evaluations_since_the_best(scores, ends):
             {"train": "sentence\tlabel\nbame\tyes\nbame\tno\n"},
             r"train.tsv has 2 rows, fewer than train.batch_size=8",
         ),
+        ({"dev": "", "dev_share": 0.999}, r"dev_share=0.999 leaves none of \d+ examples for"),
         ({"task": "regression"}, r"row 2: the label 'no' is not a finite float32 number"),
         (
             {"task": "regression", "train": "text\tlabel\nbame\t1e39\n"},

@@ -125,6 +125,14 @@ def test_a_run_of_another_version_is_refused_with_its_file_and_key(tmp_path, key
             workdirs.read_config(workdir)
 
 
+def test_a_run_of_another_format_is_refused(tmp_path):
+    workdir = workdir_of(tmp_path / "run")
+    identity = json.loads((tmp_path / "run" / "config.json").read_text())
+    (tmp_path / "run" / "config.json").write_text(json.dumps(identity | {"format_version": 99}))
+    with pytest.raises(BadInput, match="wrote it; this version has no entry 'format_version'"):
+        workdirs.load_config(workdir)
+
+
 def test_an_exported_folder_is_told_from_a_damaged_run(tmp_path):
     for text, message in (
         ('{"model_type": "xlnet"}', f"Hugging Face.*`xlnet-jax import {tmp_path} --workdir=NEW`$"),

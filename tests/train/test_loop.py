@@ -383,10 +383,11 @@ def test_what_does_not_fit_is_said_before_anything_is_written(
 
 
 def test_evaluation_does_not_depend_on_batch_size_or_devices(finished):
+    """A batch has no more rows than there are blocks: four million would need gigabytes."""
     workdir, *_ = finished
     eight = evaluate(workdir, batch_size=8, overrides=["--config.mesh.data=8"])
     four = evaluate(
-        workdir, batch_size=40, overrides=["--config.mesh.data=4", "--config.mesh.fsdp=2"]
+        workdir, batch_size=2**22, overrides=["--config.mesh.data=4", "--config.mesh.fsdp=2"]
     )
     assert four == pytest.approx(eight, rel=1e-6) and eight["targets"] > 0 and eight["step"] == 8
     assert eight["heldout_loss"] != eight["loss_without_memory"], "the memory has no effect"

@@ -513,6 +513,13 @@ def test_an_export_for_orbax_is_the_phase_of_its_step_and_no_run(whole, tmp_path
     assert config.data.objective == "clm" and config.model.memory_len == 16 and not config.phases
     assert import_(str(tmp_path / "out"), str(tmp_path / "again"))["arrays"] == 17
     assert workdirs.load_config(str(tmp_path / "again")).data.objective == "clm"
+    for options, told in (
+        ({"every": True}, "step 6: .* sees both sides.*; export other steps one by one"),
+        ({"average": 5}, r"steps 6 to 14 have different objectives \(clm, mlm\)"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            export(str(whole), str(tmp_path / "none"), **options)
+        assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.slow

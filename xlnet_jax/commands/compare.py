@@ -172,6 +172,8 @@ def by_name(paths: str, option: str) -> dict[str, str]:
     named = dict[str, str]()
     for path in map(str.strip, paths.split(",")):
         name = pathlib.PurePath(path).stem
+        if not name:
+            raise BadInput(f"{option}={paths} has an empty name; separate files by single commas")
         if name in named:
             raise BadInput(f"{option} has two files with the name {name}; rename one")
         named[name] = path

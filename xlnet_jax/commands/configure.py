@@ -229,13 +229,20 @@ def choose_size(fitting: list[Config], mixture: Mixture, seconds: float) -> tupl
 
     The estimate is cautious: larger models usually do more FLOPs per second than the smallest.
     """
-    chosen = fitting[0]
-    speed = measure_speed(chosen, mixture)
-    for config in fitting[1:]:
+    chosen = None
+    speed = measure_speed(fitting[0], mixture)
+    for config in fitting:
         steps = _steps(config, mixture, seconds, speed)
         fresh = steps * config.train.batch_size * config.data.reuse_len
         if fresh >= TOKENS_PER_PARAMETER * count_parameters(config)["parameters"]:
             chosen = config
+    if chosen is None:
+        chosen = fitting[0]
+        log.warning(
+            "even the smallest model reads fewer than %d tokens per parameter; give more --minutes "
+            "or more text",
+            TOKENS_PER_PARAMETER,
+        )
     return chosen, speed if chosen is fitting[0] else measure_speed(chosen, mixture)
 
 

@@ -108,6 +108,13 @@ def _every(workdir: str, output: str, step: int | None, options: Json) -> Json:
         raise BadInput(
             f"{workdir}/checkpoints has no complete checkpoint; train until the first save"
         )
+    for each in steps:  # before the first folder is written
+        try:
+            WRITERS[options["format"]].check(workdirs.load_config(workdir, (), each))
+        except BadInput as error:
+            raise BadInput(
+                f"step {each}: {error}; export other steps one by one with --step"
+            ) from error
     done = [
         export(workdir, os.path.join(output, f"step_{each}"), step=each, **options)
         for each in steps
@@ -135,8 +142,9 @@ def _tokens(stored: Stored, at: int) -> int | None:
 def _mean(params: Any, stored: Stored, at: int, count: int) -> Any:
     """Averages the parameters of step `at` and of the `count` - 1 saves before it.
 
-    Raises BadInput if one of these saves is not kept. An older kept checkpoint, such as the best
-    one, is no replacement: its parameters are far from the others.
+    Raises BadInput if one of these saves is not kept, or is of a phase with another objective. An
+    older kept checkpoint, such as the best one, is no replacement: its parameters are far from the
+    others.
     """
     with Checkpoints(stored.path) as checkpoints:
         kept = checkpoints.steps()
@@ -144,14 +152,21 @@ def _mean(params: Any, stored: Stored, at: int, count: int) -> Any:
     if len(steps) < count or any(
         later - step > saves.every for later, step in itertools.pairwise(steps)
     ):
-        fix = (
-            f"train with checkpoint.keep={count} (it was {saves.keep})"
-            if at == kept[0]
-            else f"give --step={kept[0]}"
-        )
+        if at != kept[0]:
+            fix = f"give --step={kept[0]}"
+        elif count > saves.keep:
+            fix = f"train with checkpoint.keep={count} (it was {saves.keep})"
+        else:
+            fix = "train until there are so many saves, or average fewer"
         raise BadInput(
             f"--average={count} needs the last {count} saves up to step {at}, every {saves.every} "
             f"steps, and {stored.path} has steps {', '.join(map(str, kept))}; {fix}"
+        )
+    objectives = {workdirs.load_config(stored.path, (), step).data.objective for step in steps}
+    if len(objectives) > 1:
+        raise BadInput(
+            f"--average={count}: the phases of steps {steps[-1]} to {at} have different objectives "
+            f"({', '.join(sorted(objectives))}); average fewer checkpoints"
         )
     total = jax.tree.map(np.float64, params)
     for step in steps[1:]:

@@ -5,6 +5,7 @@ number of parameters.
 from __future__ import annotations
 
 import functools
+import logging
 
 import flax.linen as nn
 import jax
@@ -28,6 +29,8 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train.launch import plan_until
 from xlnet_jax.train.recipe import make_recipe
+
+log = logging.getLogger("xlnet_jax")
 
 
 def inspect(
@@ -57,6 +60,7 @@ def inspect(
     result = count_parameters(of_phase) if parameters else example(config, step, row)
     if output:
         draw(result, output)
+        log.info("the picture is in %s", output)
     return result
 
 

@@ -233,6 +233,11 @@ def _read(kind: type[Task], config: Config) -> tuple[Config, list[Example], list
 def _split(examples: Sequence[Example], config: Config) -> tuple[list[Example], list[Example]]:
     """Splits the examples into a training set and a dev set of `finetune.dev_share`."""
     held = max(1, round(len(examples) * config.finetune.dev_share))
+    if held >= len(examples):
+        raise BadInput(
+            f"finetune.dev_share={config.finetune.dev_share:g} leaves none of "
+            f"{quantity(len(examples), 'example')} for training; use a smaller share"
+        )
     order = np.random.default_rng(config.seeds.data).permutation(len(examples)).tolist()
     log.info(
         "finetune.dev is empty: %d of %s of %s are the dev set",

@@ -35,10 +35,11 @@ def target_rules(config: Any, least: int) -> Rules:
     """Returns the rules of targets predicted from their context, at least `least` of them."""
     slots, most = config.data.num_predict, (config.data.segment_len - 3) // 2
     return [
+        ("data.segment_len", most >= 1, "must be at least 5"),
         ("data.num_predict", slots >= least, f"must be at least {least}"),
         (
             "data.num_predict",
-            slots <= most,
+            slots <= most or most < 1,
             (
                 "leaves too little context in "
                 f"data.segment_len={config.data.segment_len}; use at most {most}"

@@ -157,6 +157,10 @@ def read_config(workdir: str) -> Json | None:
             f"{workdir} is a folder of Hugging Face, not of a run; make a work directory of it: "
             f"`xlnet-jax import {workdir} --workdir=NEW`"
         )
+    if unknown := sorted(identity.keys() - {*IDENTITY, "phases", "branch", SOURCE_CONFIG}):
+        raise BadInput(
+            f"{path}: use the version that wrote it; this version has no entry {unknown[0]!r}"
+        )
     if unknown := sorted(identity["config"].keys() - configs.fields().keys()):
         raise BadInput(
             f"{path}: use the version that wrote it; this version has no config key {unknown[0]!r}"

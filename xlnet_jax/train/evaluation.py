@@ -240,10 +240,10 @@ class HeldoutLoss:
         mixture.check(config)
         reading, whole = (mixture.single_pass(config, streams, limit) for limit in (blocks, 0))
         self._rows = len(reading.rows_S3)
+        # At most as many rows as there are streams or blocks.
+        ways = meshes.row_devices(mesh)
+        batch_size = min(batch_size, -(-self._rows // ways) * ways)
         if config.objective.causal:
-            # At most as many rows as streams.
-            ways = meshes.row_devices(mesh)
-            batch_size = min(batch_size, -(-self._rows // ways) * ways)
             scored, total = (each.rows_S3[:, 2].sum() for each in (reading, whole))
             scope = f"{quantity(total, 'segment')} in {quantity(self._rows, 'stream')}"
         else:
