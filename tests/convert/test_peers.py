@@ -181,7 +181,7 @@ def test_names_of_other_writers(family, tmp_path, caplog):
         config_of(family).data.objective,
         family in ("bert", "albert"),
     )
-    assert ("will lack it: roberta.pooler.dense.weight" in caplog.text) == (family == "roberta")
+    assert ("will lack them: roberta.pooler.dense.weight" in caplog.text) == (family == "roberta")
 
 
 def test_a_bare_model_is_one_for_vectors(tmp_path):

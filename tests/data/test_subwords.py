@@ -287,7 +287,7 @@ def test_a_model_needs_its_pieces(tmp_path):
         match="has no piece for eod, which model.architecture=xlnet with data.objective=clm",
     ):
         open_mixture(config)
-    with pytest.raises(BadInput, match="vocab_size=32000 is not that of the tokenizer"):
+    with pytest.raises(BadInput, match="vocab_size=32000 does not match the tokenizer"):
         open_mixture(Config().changed(data={"corpus": path}))
 
 

@@ -279,7 +279,7 @@ def test_prompts_are_named(folders, tmp_path, caplog):
     )
     import_(source, str(tmp_path / "work"), overrides=FLOAT32)
     assert (
-        "will lack it: prompts={'query': 'query: ', 'document': ''}, similarity_fn_name='dot'"
+        "will lack them: prompts={'query': 'query: ', 'document': ''}, similarity_fn_name='dot'"
         in caplog.text
     )
 

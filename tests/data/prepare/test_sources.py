@@ -136,7 +136,7 @@ def test_find_sources(tmp_path, caplog):
                 find_sources([empty])
     path = f"{tmp_path}/a.txt"
     assert find_sources([path]) == [Source(path, 1, os.stat(path).st_mtime_ns)]
-    with pytest.raises(BadInput, match="only gs://BUCKET/"):
+    with pytest.raises(BadInput, match="not gs://BUCKET/"):
         find_sources(["s3://bucket/a.txt"])
 
 
