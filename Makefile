@@ -136,8 +136,9 @@ mutants: .venv/dev.stamp ## plant faults in a copy, one at a time, and check tha
 prove: .venv/peers.stamp .venv/tpu.stamp .venv-peers4/peers4.stamp test-pythons ## before a release: mutants, chaos, full matrices, long fuzzing, all Pythons; hours
 	$(BIN)/python tests/mutants.py --json
 	$(BIN)/python tests/commands/fuzz_commands.py --count 200
-	$(PYTEST) $(PARALLEL) --ignore=tests/test_chaos.py -m prove $(PYTEST_FLAGS)
-	XLNET_TEST_PRODUCTION=1 $(PYTEST) tests/aot tests/peers tests/train tests/test_chaos.py -m prove $(PYTEST_FLAGS)
+	$(PYTEST) $(PARALLEL) -m "prove and not production" $(PYTEST_FLAGS)
+	XLNET_TEST_PRODUCTION=1 $(PYTEST) $(PARALLEL) --ignore=tests/test_chaos.py -m "prove and production" $(PYTEST_FLAGS)
+	XLNET_TEST_PRODUCTION=1 $(PYTEST) tests/aot tests/peers tests/test_chaos.py -m prove $(PYTEST_FLAGS)
 	USE_TF=0 .venv-peers4/bin/pytest -q tests/peers/test_tokenizers.py -m prove $(PYTEST_FLAGS)
 
 lint: .venv/dev.stamp ## ruff, format, types, shell scripts

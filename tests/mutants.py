@@ -2870,6 +2870,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "an_evaluation_has_empty_rows",
+        "xlnet_jax/train/evaluation.py",
+        "batch_size = min(batch_size, -(-self._rows // ways) * ways)",
+        "batch_size = -(-batch_size // ways) * ways",
+        one("train/loop", "test_evaluation_does_not_depend_on_batch_size_or_devices"),
+    ),
+    Mutant(
         "two_bars_in_training",
         "xlnet_jax/train/evaluation.py",
         "total if hooks is NO_HOOKS else 0",

@@ -5,8 +5,8 @@
 The corpus needs a vocabulary of 50,257 pieces: the released vocab.json and merges.txt, or
 `prepare --vocabulary=bytebpe`.
 Published (Radford et al. 2019): sizes, 1,024 positions and a batch of 512, but no schedule. The
-rate (table 2.1), beta 2, weight decay and clip (appendix B) are those of GPT-3's model of this size
-(Brown et al. 2020, arXiv:2005.14165). No complete run yet: no expected result.
+learning rate (table 2.1), beta 2, weight decay and clip (appendix B) come from GPT-3's model of
+this size (Brown et al. 2020, arXiv:2005.14165). No complete run yet: no expected result.
 """
 
 from xlnet_jax import config as base

@@ -289,6 +289,7 @@ def test_what_does_not_compare_is_refused_in_one_line(words, scored, tmp_path, c
         ),
         ([causal], "is one configuration; name two"),
         ([f"{causal},{tmp_path}/causal.py"], "two files with the name causal"),
+        ([f"{causal},"], "has an empty name; separate files by single commas"),
         (
             ["--only=causal:7"],
             "--only=causal:7 is no NAME:SEED of causal, diffusion with seeds 0 to 1",

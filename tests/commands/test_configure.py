@@ -201,7 +201,10 @@ def test_a_plan_that_cannot_beat_word_frequencies_says_so(tmp_path, caplog, spee
     assert configure(data_fixtures.corpus_path(), str(tmp_path / "long.py"), enough)[
         "steps"
     ] >= int(least)
-    assert "too few" not in caplog.text
+    assert (
+        "too few" not in caplog.text
+        and "tokens per parameter, and about 20 are usual" in caplog.text
+    )
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def test_a_masked_model_fills_one_gap(models):
         (lambda: model.fill([text], order="random"), "without further options"),
         (lambda: model.generate([TEXT]), "for all else use a model of data.objective=plm or clm"),
         (lambda: models["gpt2"].pseudo_score([TEXT]), "use `score`"),
+        (lambda: models["diffusion"].pseudo_score([TEXT]), "use `elbo`"),
         (lambda: model.hidden([TEXT * 5]), "the model has positions for 32"),
     ):
         with pytest.raises(BadInput, match=message):

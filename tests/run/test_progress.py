@@ -166,7 +166,7 @@ def test_the_first_losses_are_logged_and_then_every_hundredth(size, caplog):
     with caplog.at_level(logging.INFO, "xlnet_jax"):
         for first in range(0, 320, size):
             report(to, range(first, min(first + size, 320)))
-    # Every line is of its own step, wherever the dispatch ends.
+    # Each line has the loss of the step that it names, wherever the dispatch ends.
     said = [
         re.match(r"step (\d+): loss (\d+)\.0000, \d+ tokens/s", r.getMessage()).groups()
         for r in caplog.records

@@ -24,7 +24,7 @@ from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.train import show, train
 from xlnet_jax.config import CheckpointConfig
-from xlnet_jax.data.batches import examples
+from xlnet_jax.data.batches import examples, loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.distributed.processes import Session
@@ -382,15 +382,23 @@ def test_what_does_not_fit_is_said_before_anything_is_written(
     assert not os.path.exists(workdir)
 
 
-def test_evaluation_does_not_depend_on_batch_size_or_devices(finished):
-    """A batch has no more rows than there are blocks: four million would need gigabytes."""
+def test_evaluation_does_not_depend_on_batch_size_or_devices(finished, monkeypatch):
+    """A batch has at most the blocks, rounded up to the devices: empty rows would fill memory."""
     workdir, *_ = finished
+    built = []
+
+    def dispatches(mixture, config, reading, batch_size, rows, real=loader.HeldoutDispatches):
+        built.append((batch_size, len(reading.rows_S3)))
+        return real(mixture, config, reading, batch_size, rows)
+
+    monkeypatch.setattr(loader, "HeldoutDispatches", dispatches)
     eight = evaluate(workdir, batch_size=8, overrides=["--config.mesh.data=8"])
     four = evaluate(
-        workdir, batch_size=2**22, overrides=["--config.mesh.data=4", "--config.mesh.fsdp=2"]
+        workdir, batch_size=4096, overrides=["--config.mesh.data=4", "--config.mesh.fsdp=2"]
     )
     assert four == pytest.approx(eight, rel=1e-6) and eight["targets"] > 0 and eight["step"] == 8
     assert eight["heldout_loss"] != eight["loss_without_memory"], "the memory has no effect"
+    assert built and all(rows < blocks + 8 for rows, blocks in built)
     other = evaluate(workdir, step=4, overrides=["--config.mesh.data=8"])
     assert other["step"] == 4 and other["heldout_loss"] != eight["heldout_loss"]
 

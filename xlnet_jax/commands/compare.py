@@ -107,8 +107,8 @@ def compare(
       `systems` {name: {seed: scores}}, `differences` [{a, b, measure, mean, low, high, ...}] in
       bits per byte or in the metric of the task that `measure` names, `page`; and the terms.
 
-    Raises BadInput: configurations that do not fit together or differ from those of `workdir`; and
-    the errors of `train`.
+    Raises BadInput if the configurations do not fit together, or differ from the configurations in
+    `workdir`. Raises the errors of `train`.
     """
     asked = Terms(**terms)
     systems = equal_budgets(load_systems(configs, corpus, overrides), asked.equal)

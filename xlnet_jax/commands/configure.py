@@ -99,7 +99,8 @@ def configure(
       `output`, `command` (to run next), `parameters`, `steps`, `batch_size`; `tokens_per_second`,
       which counts positions as the metrics do; `new_tokens`, the fresh tokens of all steps;
       `epochs`, `new_tokens` over the length of the text; `minutes` (expected). Warns if the steps
-      are too few for a loss below the unigram cross-entropy.
+      are too few for a loss below the unigram cross-entropy, or read fewer than
+      `TOKENS_PER_PARAMETER`.
 
     Raises BadInput: no corpus, a corpus that is too short, `output` exists, impossible minutes, or
     a family that is not trained by the objective.
@@ -139,6 +140,13 @@ def configure(
             "cross-entropy, which word frequencies alone reach; give more --minutes, or more text",
             result["steps"],
             least,
+        )
+    elif result["new_tokens"] < TOKENS_PER_PARAMETER * result["parameters"]:
+        log.warning(
+            "the model reads only %.1f tokens per parameter, and about %d are usual; give more "
+            "--minutes, or more text",
+            result["new_tokens"] / result["parameters"],
+            TOKENS_PER_PARAMETER,
         )
     log.info(
         "of %g minutes %s are for steps, %s for the start with its two compilations, and %.0f %% "
@@ -229,20 +237,13 @@ def choose_size(fitting: list[Config], mixture: Mixture, seconds: float) -> tupl
 
     The estimate is cautious: larger models usually do more FLOPs per second than the smallest.
     """
-    chosen = None
-    speed = measure_speed(fitting[0], mixture)
-    for config in fitting:
+    chosen = fitting[0]
+    speed = measure_speed(chosen, mixture)
+    for config in fitting[1:]:
         steps = _steps(config, mixture, seconds, speed)
         fresh = steps * config.train.batch_size * config.data.reuse_len
         if fresh >= TOKENS_PER_PARAMETER * count_parameters(config)["parameters"]:
             chosen = config
-    if chosen is None:
-        chosen = fitting[0]
-        log.warning(
-            "even the smallest model reads fewer than %d tokens per parameter; give more --minutes "
-            "or more text",
-            TOKENS_PER_PARAMETER,
-        )
     return chosen, speed if chosen is fitting[0] else measure_speed(chosen, mixture)
 
 

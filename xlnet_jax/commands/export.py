@@ -110,7 +110,9 @@ def _every(workdir: str, output: str, step: int | None, options: Json) -> Json:
         )
     for each in steps:  # before the first folder is written
         try:
-            WRITERS[options["format"]].check(workdirs.load_config(workdir, (), each))
+            WRITERS[options["format"]].check(
+                workdirs.load_config(workdir, options["overrides"], each)
+            )
         except BadInput as error:
             raise BadInput(
                 f"step {each}: {error}; export other steps one by one with --step"

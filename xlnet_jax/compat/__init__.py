@@ -40,8 +40,7 @@ SWITCHES = {
         "the query stream's first vector is drawn uniformly, by Glorot's bound"
     ),
     "core_clip": (
-        "each of `compat.cores` cores averages and clips the gradient of "
-        "its own rows before the sum"
+        "each of `compat.cores` cores averages and clips the gradient of its rows, before the sum"
     ),
     "no_bias_correction": (
         "Adam without bias correction; without weight decay TensorFlow's, "
@@ -58,7 +57,7 @@ SETS = {
     "2019": tuple(name for name in SWITCHES if name != "static_copies"),
     BERT.name: ("static_copies", "core_clip", "no_bias_correction"),
 }
-"""Names that stand for several switches: those of the original XLNet and of Google's BERT."""
+"""Names that stand for several switches: 2019 for XLNet's code, bert for Google's BERT."""
 
 COPIES = 10
 """Number of copies of a window with `static_copies` (`dupe_factor` of Google's BERT)."""

@@ -59,7 +59,7 @@ def _use(path: str) -> Any:
 
 
 class Bucket:
-    """Addresses `gs://BUCKET/...`. Methods do the same as those of `Local`, and also raise:
+    """Addresses `gs://BUCKET/...`. Methods work as in `Local`, and also raise:
 
     BadInput: not a gs:// address, gcsfs is not installed, no credentials, or the bucket refuses.
     RestartMe: the bucket does not answer, which may be temporary.

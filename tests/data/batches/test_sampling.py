@@ -1,7 +1,7 @@
 """What is drawn: spans, by hand and by their distribution; segments A and B and targets per half,
 by hand.
 
-The figures are those of the 2019 code's `_sample_mask`. Each bound is narrow enough that a
+The figures come from the 2019 code's `_sample_mask`. Each bound is narrow enough that a
 plausible other rule fails it, and the test shows that it does.
 """
 
