@@ -34,8 +34,8 @@ class DataConfig:
     )
     factorization_order: str = key(
         "spans",
-        "plm: XLNet's spans with A and B, or any unknown positions in random order "
-        "(uniform) or left to right (left_within)",
+        "plm: XLNet's spans, with A and B (spans); any unknown positions, predicted in random "
+        "order (uniform) or from left to right (left_within)",
         "spans uniform left_within",
         phased=True,
     )
@@ -46,7 +46,7 @@ class DataConfig:
         "[1, inf)",
         phased=True,
     )
-    num_predict: int = key(85, "target slots P", phased=True)
+    num_predict: int = key(85, "number of targets P of an example, at most", phased=True)
     multi_token_prediction: int = key(
         1,
         "clm: tokens predicted per position; losses of tokens after the next one have weight 0.5",
@@ -65,11 +65,15 @@ class DataConfig:
     )
     bidirectional: bool = key(True, "reads every other block reversed")
     mask_group_size: int = key(
-        6, "context pieces per `masks_per_group` targets when spans are drawn", "[0, 65_536]"
+        6,
+        "n target pieces lie in a span of n mask_group_size / masks_per_group pieces",
+        "[0, 65_536]",
     )
-    masks_per_group: int = key(1, "targets per `mask_group_size` context pieces", "[1, inf)")
+    masks_per_group: int = key(1, "see `mask_group_size`", "[1, inf)")
     max_span: int = key(
-        5, "longest target span; a length n has probability proportional to 1/n", "[1, 65_536]"
+        5,
+        "longest target span, in words or pieces; length n has probability proportional to 1/n",
+        "[1, 65_536]",
     )
     spans: str = key(
         "words",
@@ -86,7 +90,7 @@ class DataConfig:
     short_rate: float = key(
         0.0,
         "bert, albert: rate of examples with shorter A and B, of uniform length from 2 on; "
-        "Google's is 0.1",
+        "Google's code has 0.1",
         "[0, 1]",
     )
     target_rate: float = key(
@@ -98,7 +102,7 @@ class DataConfig:
     mask_share: float = key(0.8, "mlm: share of targets replaced by MASK", "[0, 1]", phased=True)
     random_share: float = key(
         0.1,
-        "mlm: share replaced by a random piece; the others are unchanged",
+        "mlm: share of targets replaced by a random piece; the other targets are unchanged",
         "[0, 1]",
         phased=True,
     )
@@ -112,7 +116,11 @@ class DataConfig:
     sentence_loss: bool = key(
         False, "bert, albert: adds a loss on whether B follows A, or whether both are in order"
     )
-    positive_pair_rate: float = key(0.5, "rate of segments B that follow A", "[0, 1]")
+    positive_pair_rate: float = key(
+        0.5,
+        "rate of segments B that follow A, or with data.pairs=order of pairs in order",
+        "[0, 1]",
+    )
     read_threads: int = key(4, "threads that read and build batches", "[1, 1_024]", FREE)
     prefetch: int = key(8, "dispatches of batches kept ready", "[1, 1_024]", FREE)
     workers: int = key(
@@ -146,7 +154,8 @@ class FinetuneConfig:
     )
     train: str = key(
         "",
-        "training examples: a file, or tfds:NAME:SPLIT; their hash is frozen, not the name",
+        "training examples: files, folders or tfds:NAME:SPLIT, with commas; their hash is frozen, "
+        "not the names",
         resume=FREE,
     )
     dev: str = key(
@@ -162,8 +171,8 @@ class FinetuneConfig:
     )
     epochs: float = key(
         0.0,
-        "passes over the training examples if train.steps is not set; then, unless set, "
-        "optimizer.warmup_steps is a tenth of the steps, and checkpoint.every and "
+        "passes over the training examples, instead of train.steps; by default "
+        "optimizer.warmup_steps is then a tenth of the steps, and checkpoint.every and "
         "evaluation.every are one pass",
         "[0, 1_000_000]",
         FREE,
@@ -180,7 +189,7 @@ class FinetuneConfig:
     )
     drop_unlabelled: bool = key(
         True,
-        "leaves out examples with the label null, NaN, - or (of classes 0 to n - 1) -1; "
+        "leaves out examples with the label null, NaN, -, empty or (of classes 0 to n - 1) -1; "
         "False refuses them",
         resume=FREE,
     )
@@ -193,7 +202,7 @@ class FinetuneConfig:
     )
     segments: int = key(
         1,
-        "segments of an example; the earlier ones fill the memory, without gradient",
+        "segments of an example; all but the last fill the memory, without gradient",
         "[1, 1_024]",
     )
     patience: int = key(
@@ -230,7 +239,9 @@ class FinetuneConfig:
         "mean cls max last",
     )
     normalize: bool = key(False, "embeddings: vectors have length 1")
-    temperature: float = key(0.05, "embeddings: divisor of cosine similarities", "(0, inf)")
+    temperature: float = key(
+        0.05, "embeddings: divisor of the cosine similarities in the loss", "(0, inf)"
+    )
 
     def column_list(self) -> list[str]:
         """Returns the names in `columns`."""

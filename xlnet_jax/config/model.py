@@ -23,7 +23,7 @@ class ModelConfig:
     spare_rows: int = key(
         0,
         "number of last rows of `vocab_size` without a piece, as in padded tables of imports; "
-        "they are in the softmax of the loss, but never predicted",
+        "the loss counts them, decoding excludes them",
         "[0, 16_777_216]",
     )
     layers: int = key(24, "number of layers", "[1, 1_000]")
@@ -32,7 +32,9 @@ class ModelConfig:
     head_dim: int = key(64, "width of one head E", "[1, 4_096]")
     d_ff: int = key(4096, "inner width of the feed-forward layer F", "[1, 262_144]")
     activation: str = key("gelu", "gelu is the tanh approximation", "gelu gelu_erf relu")
-    biases_per_layer: bool = key(True, "each layer has its own u, v and w biases (`untie_r`)")
+    biases_per_layer: bool = key(
+        True, "each layer has its own attention biases u, v and w (`untie_r`)"
+    )
     norm: str = key(
         "post", "LayerNorm after each residual sum (post) or before each branch (pre)", "post pre"
     )
@@ -62,7 +64,7 @@ class ModelConfig:
     )
     layer_losses: bool = key(
         False,
-        "layer l of n also predicts, with its own softmax, until l / 2n of train.steps "
+        "each layer below the last also predicts, layer l of n until l / (2n) of train.steps "
         "(Vanilla Transformer)",
         of_run=True,
     )
@@ -72,7 +74,9 @@ class ModelConfig:
     same_length: bool = key(
         False, "each query sees the `memory_len` newest positions, itself included", of_run=True
     )
-    clamp_len: int = key(-1, "bound on relative distances", "[1, inf)", special={-1: "off"})
+    clamp_len: int = key(
+        -1, "larger relative distances count as this distance", "[1, inf)", special={-1: "off"}
+    )
     dropout: float = key(
         0.1,
         "rate on embedding, position table, sub-layer outputs and final output",
@@ -102,7 +106,8 @@ class ModelConfig:
     )
     remat: str = key(
         "none",
-        "recomputed in the backward pass: nothing, all but matmuls, or whole layers",
+        "recomputed in the backward pass: nothing, all but matrix products (dots), or whole "
+        "layers (full)",
         "none dots full",
         FREE,
     )

@@ -28,7 +28,7 @@ class OptimizerConfig:
     schedule: str = key(
         "polynomial",
         "decay after the warm-up: polynomial is linear, wsd is constant before it decays, "
-        "inverse_sqrt never ends",
+        "inverse_sqrt falls without an end",
         "polynomial cosine wsd inverse_sqrt",
         FREE,
     )
@@ -47,7 +47,11 @@ class OptimizerConfig:
     adam_epsilon: float = key(1e-6, "added outside the square root", "(0, inf)", FREE)
     clip: float = key(1.0, "bound on the global gradient norm; 0 = off", resume=FREE)
     layer_decay: float = key(
-        1.0, "rate of a layer as a share of the layer above; embeddings are lowest", "(0, 1]", FREE
+        1.0,
+        "rate of a layer as a share of the rate of the layer above; the head has the full rate, "
+        "embeddings the lowest",
+        "(0, 1]",
+        FREE,
     )
     average: float = key(
         0.0, "decay of an exponential average of the parameters, such as 0.999; 0 = none", "[0, 1)"
@@ -90,7 +94,10 @@ class TrainConfig:
         resume=FREE,
     )
     spike_window: int = key(
-        100, "good steps in the mean and deviation of the loss", "[2, 1_048_576]", FREE
+        100,
+        "number of last good steps that give the mean and deviation of the loss",
+        "[2, 1_048_576]",
+        FREE,
     )
     compiler_options: str = key(
         "",
@@ -117,7 +124,7 @@ class MeshConfig:
     )
     slices: int = key(
         0,
-        "TPU slices, which share the batch",
+        "number of TPU slices; each computes a part of the batch",
         "[1, inf)",
         ELASTIC,
         special={0: "taken from the devices"},
@@ -168,10 +175,12 @@ class CheckpointConfig:
     )
     keep: int = key(3, "newest checkpoints kept", "[1, inf)", FREE)
     keep_every: int = key(
-        0, "steps between checkpoints that are kept as well; 0 = none", resume=FREE
+        0, "steps between checkpoints that are kept besides `keep`; 0 = none", resume=FREE
     )
     keep_best: int = key(
-        0, "number of checkpoints with the lowest held-out loss that are kept as well", resume=FREE
+        0,
+        "number of checkpoints with the lowest held-out loss that are kept besides `keep`",
+        resume=FREE,
     )
     memory: str = key(
         "all",
@@ -196,7 +205,9 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:
-    """Held-out loss: a permutation LM has fixed orders, a left-to-right model a carried memory."""
+    """Held-out loss. A permutation LM is evaluated in fixed orders, a left-to-right model with its
+    memory carried.
+    """
 
     every: int = key(0, "steps between evaluations in training; 0 = none", resume=FREE)
     blocks: int = key(0, "held-out blocks scored in training, evenly spread; 0 = all", resume=FREE)
@@ -213,8 +224,8 @@ class EvaluationConfig:
     )
     averaged: bool = key(
         False,
-        "commands that read parameters, such as evaluate and export, take the average of "
-        "optimizer.average",
+        "commands that read parameters, such as evaluate and export, use the averaged parameters "
+        "of optimizer.average",
         resume=FREE,
     )
 
@@ -248,7 +259,7 @@ class LogConfig:
         "", "Weights & Biases project that also gets the metrics; empty = none", resume=FREE
     )
     profile_start: int = key(
-        -1, "first step of a profiler capture", resume=FREE, special={-1: "none"}
+        -1, "first step of a profiler capture, from 0", resume=FREE, special={-1: "none"}
     )
     profile_steps: int = key(
         5, "steps in the capture, rounded up to whole dispatches", "[1, inf)", FREE

@@ -103,7 +103,7 @@ def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
     commas.
     """
     (example,) = labelled(record, columns)
-    if example.label in (None, ""):
+    if example.label in (None, "") or example.label != example.label:  # NaN
         return [example._replace(label=None)]
     given, text = example.label, str(example.label)
     if not isinstance(given, tuple):
