@@ -629,20 +629,14 @@ MUTANTS = (
         POSITIONS,
         "jnp.arange(keys - 1, -segment_len, -1)",
         "jnp.arange(keys, 1 - segment_len, -1)",
-        one(
-            "model/transformer",
-            "test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j",
-        ),
+        oracle("plain", "cpu"),
     ),
     Mutant(
         "shift_off_by_one",
         ATTEND,
         "flat[:, :, T - 1 : T - 1 + T * (N - 1)]",
         "flat[:, :, T - 2 : T - 2 + T * (N - 1)]",
-        one(
-            "model/transformer",
-            "test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j",
-        ),
+        one("kernels/xla", "test_equals_the_formula"),
     ),
     Mutant(
         "shift_gradient_off_by_one",
@@ -656,17 +650,14 @@ MUTANTS = (
         ATTEND,
         "last - position, keys",
         "last - 1 - position, keys",
-        one("model/transformer", "test_a_query_row_at_a_position_equals_the_same_row_among_all"),
+        one("kernels/xla", "test_equals_the_formula"),
     ),
     Mutant(
         "sine_and_cosine_swapped",
         POSITIONS,
         "[jnp.sin(angle), jnp.cos(angle)]",
         "[jnp.cos(angle), jnp.sin(angle)]",
-        one(
-            "model/transformer",
-            "test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j",
-        ),
+        oracle("plain", "cpu"),
     ),
     Mutant(
         "direction_sign",
@@ -1002,14 +993,20 @@ MUTANTS = (
         TRANSFORMER,
         "jnp.where(batch.continues, memory.valid_B, 0)",
         "memory.valid_B",
-        one("model/transformer", "test_a_row_that_does_not_continue_sees_none_of_its_memory"),
+        one(
+            "model/transformer",
+            "test_a_row_that_does_not_continue_leaves_no_more_than_its_own_text",
+        ),
     ),
     Mutant(
         "valid_count_not_reset_by_a_jump",
         TRANSFORMER,
         "jnp.minimum(M, valid_B + reuse)",
         "jnp.minimum(M, memory.valid_B + reuse)",
-        one("model/transformer", "test_a_jump_leaves_no_more_valid_slots_than_the_segment_fills"),
+        one(
+            "model/transformer",
+            "test_a_row_that_does_not_continue_leaves_no_more_than_its_own_text",
+        ),
     ),
     Mutant(
         "memory_hidden_by_a_factor",
@@ -1030,38 +1027,35 @@ MUTANTS = (
         ATTEND,
         "(a.rank_BK != NEVER)",
         "(a.rank_BK <= NEVER)",
-        one("kernels/xla", "test_keys_of_rank_never_are_hidden_whatever_the_limit"),
+        one("kernels/xla", "test_keys_of_rank_never_or_too_far_are_hidden_whatever_the_limit"),
     ),
     Mutant(
         "largest_distance_off_by_one",
         ATTEND,
         "distance_BQK <= a.max_distance",
         "distance_BQK < a.max_distance",
-        one("kernels/xla", "test_keys_beyond_the_largest_distance_are_hidden"),
+        one("kernels/xla", "test_keys_of_rank_never_or_too_far_are_hidden_whatever_the_limit"),
     ),
     Mutant(
         "same_length_one_too_long",
         ATTENTION,
         "config.memory_len - 1 if",
         "config.memory_len if",
-        one(
-            "model/left_to_right",
-            "test_with_same_length_each_query_sees_the_memory_len_newest_positions",
-        ),
+        recurrence("pre_norm"),
     ),
     Mutant(
         "memory_without_pre_norm",
         ATTENTION,
         "norm(memory).astype(dtype) if pre else memory",
         "memory",
-        one("model/left_to_right", "test_a_text_in_two_segments_is_the_text_in_one"),
+        recurrence("pre_norm"),
     ),
     Mutant(
         "memory_normed_before_post_norm",
         ATTENTION,
         "norm(memory).astype(dtype) if pre else memory",
         "norm(memory).astype(dtype)",
-        one("model/left_to_right", "test_a_text_in_two_segments_is_the_text_in_one"),
+        recurrence("div_4"),
     ),
     Mutant(
         "clusters_reversed",
@@ -1099,14 +1093,14 @@ MUTANTS = (
         ATTEND,
         "distance_BQK <= a.max_distance",
         "abs(distance_BQK) <= a.max_distance",
-        one("kernels/xla", "test_keys_beyond_the_largest_distance_are_hidden"),
+        one("kernels/xla", "test_keys_of_rank_never_or_too_far_are_hidden_whatever_the_limit"),
     ),
     Mutant(
         "distance_of_the_slot",
         ATTEND,
         "a.position_BQ[:, :, None] - jnp",
         "jnp.arange(len(a.limit_BQ[0]))[None, :, None] - jnp",
-        one("kernels/xla", "test_keys_beyond_the_largest_distance_are_hidden"),
+        one("kernels/xla", "test_keys_of_rank_never_or_too_far_are_hidden_whatever_the_limit"),
     ),
     Mutant(
         "dropout_does_not_scale",
@@ -1127,7 +1121,7 @@ MUTANTS = (
         DROPOUT,
         "< np.int32(bound - 2**31)",
         ">= np.int32(bound - 2**31)",
-        one("kernels/dropout", "test_the_share_kept_is_one_minus_the_rate"),
+        one("kernels/dropout", "test_rows_heads_positions_keys_streams_and_layers_are_independent"),
     ),
     Mutant(
         "fused_shows_hidden_keys",
@@ -1881,7 +1875,10 @@ MUTANTS = (
         LAYERS,
         'self.axes[1:], "vector", depth, nn.initializers.zeros, decays=False',
         'self.axes[1:], "vector", depth, nn.initializers.zeros',
-        one("model/layers", "test_weight_decay_spares_what_says_so[adamw]"),
+        one(
+            "train/optimizer",
+            "test_decay_spares_what_is_a_bias_or_of_a_norm_in_the_whole_model[xlnet]",
+        ),
     ),
     Mutant(
         "kernels_of_attention_are_as_those_of_heads",
@@ -1909,10 +1906,7 @@ MUTANTS = (
         OPTIMIZER,
         '"matrix" if box.kind == "matrix" else "other"',
         '"matrix" if box.kind in ("matrix", "kernel") else "other"',
-        one(
-            "model/layers",
-            "test_muon_has_one_moment_of_the_matrices_and_makes_each_layer_orthogonal",
-        ),
+        one("model/layers", "test_muon_takes_matrices_alone_whatever_their_names"),
     ),
     Mutant(
         "a_parameter_need_not_be_declared",

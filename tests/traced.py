@@ -1,4 +1,4 @@
-"""What a model declares and what it drops, from a trace: nothing is compiled."""
+"""What a model declares, drops and computes, from a trace: nothing is compiled."""
 
 from __future__ import annotations
 
@@ -11,9 +11,18 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from xlnet_jax.kernels import dropout
 from xlnet_jax.model import layers
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Those of a program, also inside its loops and calls."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
 
 
 def drawn(initialise: Callable[[], Any]) -> dict[str, tuple[float, float]]:

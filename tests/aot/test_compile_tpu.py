@@ -52,17 +52,16 @@ def compiled(*words, slices=1, topology="v5e:2x2"):
     return compiling.compile_for(override(CONFIG, words), topology, slices)
 
 
-def parameters(segments=True):
-    """By hand: V = 1024, D = 128, H E = 128, F = 256, two layers; a left-to-right model has no
-    segments and queries.
-    """
-    attention = 5 * 128 * 128 + 2 * 128 * segments + (2 + segments) * 128 + 2 * 128
+def parameters():
+    """By hand: V = 1024, D = 128, H E = 128, F = 256, two layers."""
+    attention = 5 * 128 * 128 + 2 * 128 + 3 * 128 + 2 * 128
     feed_forward = 2 * 128 * 256 + 256 + 128 + 2 * 128
-    return 1024 * 128 + 128 * segments + 1024 + 2 * (attention + feed_forward)
+    return 1024 * 128 + 128 + 1024 + 2 * (attention + feed_forward)
 
 
-def kinds(result):
-    return {one["kind"] for one in result["collectives"]}
+def reductions(result):
+    """The collectives that add up."""
+    return [one for one in result["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")]
 
 
 def test_one_json_object_with_the_promised_keys(capsys):
@@ -123,13 +122,9 @@ def test_arguments_are_exact():
     assert result["peak_hbm_bytes"] < result["hbm_bytes"] == 16 * 2**30
 
 
-def bytes_of(result, **wanted):
-    found = [
-        one
-        for one in result["collectives"]
-        if all(one[key] == value for key, value in wanted.items())
-    ]
-    return sum(one["bytes"] for one in found)
+def bytes_of(collectives, **wanted):
+    """The bytes of those that are as wanted."""
+    return sum(one["bytes"] for one in collectives if wanted.items() <= one.items())
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -139,12 +134,8 @@ def test_pure_data_parallelism_adds_each_element_once_in_float32(parts):
     """
     words = ("--config.train.batch_size=32", f"--config.train.gradient_accumulation_steps={parts}")
     (reduced,) = compiled(*words, topology="v5e:4x4")["collectives"]
-    assert {name: reduced[name] for name in ("kind", "axis", "network", "dtype")} == {
-        "kind": "all-reduce",
-        "axis": "data",
-        "network": "ici",
-        "dtype": "f32",
-    }
+    kind = {"kind": "all-reduce", "axis": "data", "network": "ici", "dtype": "f32"}
+    assert kind.items() <= reduced.items()
     # The loss and the weights are a few numbers more.
     assert 4 * parameters() <= reduced["bytes"] <= 4 * parameters() + 64
     assert reduced["count"] <= 4
@@ -159,17 +150,15 @@ def test_fsdp_gathers_in_bfloat16_and_adds_in_float32_once_over_each_axis():
         assert 0.25 <= share < 0.27, name
     # Kernels in bfloat16, saved for the backward pass as remat is off; the table for the lookup in
     # float32.
-    assert bytes_of(result, kind="all-gather", dtype="bf16") == 2 * KERNELS
-    assert bytes_of(result, kind="all-gather", dtype="f32") == 4 * TABLE
-    reductions = [
-        one for one in result["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")
-    ]
-    assert {one["dtype"] for one in reductions if one["bytes"] > 10_000} == {"f32"}
+    collectives, added = result["collectives"], reductions(result)
+    assert bytes_of(collectives, kind="all-gather", dtype="bf16") == 2 * KERNELS
+    assert bytes_of(collectives, kind="all-gather", dtype="f32") == 4 * TABLE
+    assert {one["dtype"] for one in added if one["bytes"] > 10_000} == {"f32"}
     large, own = KERNELS + TABLE, parameters()
-    assert large <= bytes_of({"collectives": reductions}, axis="fsdp") / 4 <= large + 16
-    assert large / 4 <= bytes_of(result, axis="data") / 4 <= large / 4 + 16
+    assert large <= bytes_of(added, axis="fsdp") / 4 <= large + 16
+    assert large / 4 <= bytes_of(collectives, axis="data") / 4 <= large / 4 + 16
     # Small arrays, with the loss, over both at once.
-    assert own - large <= bytes_of(result, axis="data+fsdp") / 4 <= own - large + 64
+    assert own - large <= bytes_of(collectives, axis="data+fsdp") / 4 <= own - large + 64
     # Gathers of the layers in pieces, between which the layers compute; the reductions are not.
     assert 0 < result["account"]["hidden_ms"] < result["account"]["collectives_ms"] / 2
 
@@ -199,39 +188,30 @@ def test_zero1_divides_the_update_and_gathers_kernels_in_bfloat16():
     assert whole["gradient_bytes"] == 4 * parameters()
     assert result["gradient_bytes"] == 4 * (parameters() - KERNELS + KERNELS // 16)
     # The compiler may gather as a sum with zeros.
-    assert bytes_of(result, dtype="bf16") == 2 * KERNELS
-    assert bytes_of(result, kind="all-gather", dtype="f32") == 4 * TABLE
-    sums = [
-        one
-        for one in result["collectives"]
-        if one["kind"] != "all-gather" and one["dtype"] != "bf16"
-    ]
+    collectives = result["collectives"]
+    assert bytes_of(collectives, dtype="bf16") == 2 * KERNELS
+    assert bytes_of(collectives, kind="all-gather", dtype="f32") == 4 * TABLE
+    sums = [one for one in collectives if one["kind"] != "all-gather" and one["dtype"] != "bf16"]
     assert {one["dtype"] for one in sums} == {"f32"}
-    assert 4 * parameters() <= bytes_of({"collectives": sums}) <= 4 * parameters() + 64
+    assert 4 * parameters() <= bytes_of(sums) <= 4 * parameters() + 64
 
 
 def test_the_loss_in_chunks_adds_the_gradient_of_the_table_in_float32_once():
     """A sum over the devices in every chunk, or in bfloat16, would show. 16 rows a device: 2048
     targets, two chunks.
     """
-    words = [
+    result = compiled(
         "--config.data.objective=clm",
         "--config.data.reuse_len=128",
         "--config.data.num_predict=128",
-    ]
-    words += [
         "--config.train.batch_size=64",
         "--config.train.steps_per_dispatch=1",
         "--config.mesh.fsdp=2",
-    ]
-    result = compiled(*words)
-    reductions = [
-        one for one in result["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")
-    ]
-    assert {one["dtype"] for one in reductions if one["bytes"] > 10_000} == {"f32"}
-    large = KERNELS + TABLE
-    assert large <= bytes_of({"collectives": reductions}, axis="fsdp") / 4 <= large + 16
-    assert large / 2 <= bytes_of(result, axis="data") / 4 <= large / 2 + 16
+    )
+    large, added = KERNELS + TABLE, reductions(result)
+    assert {one["dtype"] for one in added if one["bytes"] > 10_000} == {"f32"}
+    assert large <= bytes_of(added, axis="fsdp") / 4 <= large + 16
+    assert large / 2 <= bytes_of(result["collectives"], axis="data") / 4 <= large / 2 + 16
 
 
 def test_two_slices_reduce_once_across_the_network_in_few_pieces():
@@ -243,7 +223,7 @@ def test_two_slices_reduce_once_across_the_network_in_few_pieces():
     assert {one["dtype"] for one in across} == {"f32"} and sum(one["count"] for one in across) <= 12
     # Each of the four devices of a slice may send its quarter of what was reduced and scattered
     # within.
-    assert parameters() <= sum(one["bytes"] for one in across) <= 1.1 * 4 * parameters()
+    assert parameters() <= bytes_of(across) <= 1.1 * 4 * parameters()
     assert result["account"]["collectives_ms"] > compiled()["account"]["collectives_ms"]
 
 
@@ -320,8 +300,6 @@ def test_the_program_is_the_one_that_train_runs(mesh):
 @pytest.mark.parametrize(
     ("name", "devices", "chips", "gib"),
     [
-        ("v3:2x2", 8, 4, 16),
-        ("v3:16x16", 512, 256, 16),
         ("v3:16x32", 1024, 512, 16),
         ("v4:2x2x1", 4, 4, 32),
         ("v5e:2x2", 4, 4, 16),
@@ -359,8 +337,8 @@ def test_an_option_that_libtpu_does_not_know_is_one_line(capsys):
 )
 def test_a_program_with_collectives_on_sparse_cores_is_read():
     result = compiling.compile_for(CONFIG, "tpu7x:2x2x1")
-    reduced = sum(one["bytes"] for one in result["collectives"])
-    assert result["fits"] and kinds(result) == {"all-reduce"} and reduced >= 2 * parameters()
+    assert result["fits"] and {one["kind"] for one in result["collectives"]} == {"all-reduce"}
+    assert bytes_of(result["collectives"]) >= 2 * parameters()
 
 
 def test_a_family_compiles_where_heads_are_split():

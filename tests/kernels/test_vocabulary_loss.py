@@ -5,34 +5,34 @@ import functools
 import math
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from jax.extend.core import jaxprs_in_params
-from jax.sharding import NamedSharding, PartitionSpec
+import traced
 
-from xlnet_jax.batch import Memory
-from xlnet_jax.compat import CompatConfig
+from xlnet_jax.compat import CORRECT
+from xlnet_jax.config import ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels import vocabulary_loss
 from xlnet_jax.members.parts import Parts
+from xlnet_jax.model.embeddings import Embedding
 from xlnet_jax.model.heads import LMHead
-from xlnet_jax.model.layers import declared
 from xlnet_jax.model.transformer import Output
 from xlnet_jax.objectives import PLM
+from xlnet_jax.objectives.objective import Objective
 from xlnet_jax.train import gradients
 from xlnet_jax.train.loss import LanguageModel
-from xlnet_jax.train.recipe import example_batch, make_recipe
+from xlnet_jax.train.recipe import make_recipe
 
 V, D, B, P = 97, 12, 3, 13
 
 
-def case(dtype: Any = np.float64, shape=(V, D, B, P)):
+def case(dtype: Any = np.float64):
     """Parameters with `inputs` [B, P, D], targets, and weights of which some are 0."""
     rng = np.random.default_rng(0)
-    V, D, B, P = shape
     table, bias, inputs = rng.normal(size=(V, D)), rng.normal(size=V), rng.normal(size=(B, P, D))
     params = {
         "table": jnp.asarray(table, jnp.promote_types(dtype, jnp.float32)),
@@ -75,18 +75,12 @@ def test_loss_and_gradients_are_those_of_all_logits(monkeypatch, x64, chunk, smo
     assert float(plain[0]) == pytest.approx(wanted.sum(), rel=1e-12)
 
 
-def sizes(jaxpr):
-    """Numbers of elements of all arrays that a program makes, also inside its loops and calls."""
-    for equation in jaxpr.eqns:
-        yield from (math.prod(out.aval.shape) for out in equation.outvars)
-        for inner in jaxprs_in_params(equation.params):
-            yield from sizes(inner)
-
-
 def test_no_array_has_the_logits_of_all_rows(monkeypatch):
     def largest(chunk):
         monkeypatch.setattr(vocabulary_loss, "CHUNK", chunk)
-        return max(sizes(jax.make_jaxpr(jax.value_and_grad(loss))(*case(np.float32)).jaxpr))
+        program = jax.make_jaxpr(jax.value_and_grad(loss))(*case(np.float32))
+        made = [out for each in traced.equations(program.jaxpr) for out in each.outvars]
+        return max(math.prod(out.aval.shape) for out in made)
 
     assert largest(B * P) == B * P * V, "the plain path has them"
     assert largest(D) == D * V
@@ -118,49 +112,43 @@ def test_pieces_of_probability_0(monkeypatch):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((value, grads)))
 
 
-class EmbeddingsOnly:
+class EmbeddingsOnly(nn.Module):
     """In place of the transformer: each target is predicted from the embedding of a token."""
 
-    config, parts = dataclasses.replace(tiny.config().model, d_model=12, vocab_size=96), Parts()
-    objective = PLM
+    config: ModelConfig
+    parts: Parts = Parts(streams=1, targets="content")
+    objective: Objective = PLM
 
-    def init(self, key, batch, memory):
-        return {
-            "params": {
-                "word_embedding": declared(
-                    lambda: jnp.zeros((96, 12)), ("vocab", "embed"), "table", 0
-                )()
-            }
-        }
-
-    def apply(self, variables, batch, memory, rows_B, rngs=None):
-        table_VD = jax.lax.with_sharding_constraint(
-            variables["params"]["word_embedding"], PartitionSpec()
-        )
-        vectors_BPD = table_VD[batch.tokens]
+    @nn.compact
+    def __call__(self, batch, memory, rows_B=None):
+        embedding = Embedding(self.config, CORRECT, self.parts, name="embedding")
+        nn.share_scope(self, embedding)
+        vectors_BPD, _ = embedding(batch, jnp.arange(len(batch.tokens)))
         return Output(vectors_BPD, vectors_BPD, memory)
 
 
-def of_step(monkeypatch, chunk, shape, accumulation, switches):
-    monkeypatch.setattr(vocabulary_loss, "CHUNK", chunk)
+def of_step(shape, accumulation=1, model=None, compat=None):
+    """Losses of a step and of the forward pass alone, and the gradients, on a mesh."""
+    sizes = {"vocab_size": 96, "d_model": 12, "compute_dtype": "float64", "dropout": 0.0}
     settings = tiny.config(
         train={"gradient_accumulation_steps": accumulation},
         mesh=shape,
-        model={"compute_dtype": "float64"},
+        model=sizes | (model or {}),
+        compat=compat or {},
     )
-    settings = dataclasses.replace(settings, compat=CompatConfig(switches, cores=2))
-    recipe = dataclasses.replace(make_recipe(settings), model=LanguageModel(EmbeddingsOnly()))
-    params, target, weights = case(shape=(96, 12, 8, 13))
-    tokens = np.random.default_rng(1).integers(0, 96, (8, 13))
+    recipe = make_recipe(settings)
+    recipe = dataclasses.replace(recipe, model=LanguageModel(EmbeddingsOnly(settings.model)))
+    rng, memory = np.random.default_rng(1), recipe.empty_memory(8)
+    params = jax.tree.map(
+        lambda x: rng.standard_normal(x.shape), nn.meta.unbox(recipe.abstract_params)
+    )
     batch = dataclasses.replace(
-        example_batch(settings, 8), tokens=tokens, target_tokens=target, target_weights=weights
+        recipe.example_batch(8),
+        tokens=rng.integers(0, 96, (8, 13)),
+        target_tokens=rng.integers(0, 96, (8, 13)),
+        target_weights=rng.random((8, 13)) * (rng.random((8, 13)) < 0.8),
     )
-    memory = Memory(jnp.zeros((1, 8, 1, 1)), jnp.zeros(8, jnp.int32))
     mesh = meshes.make_mesh(settings.mesh, jax.devices()[: math.prod(shape.values())])
-    placed = {
-        "word_embedding": NamedSharding(mesh, PartitionSpec("tensor", "fsdp")),
-        "lm_head": {"bias": NamedSharding(mesh, PartitionSpec("tensor"))},
-    }
 
     def run(params, batch, memory):
         with meshes.RULES.applied():
@@ -172,28 +160,37 @@ def of_step(monkeypatch, chunk, shape, accumulation, switches):
         return loss, rows.sums["tokens"][0], alone.sums["tokens"][0], grads
 
     with jax.set_mesh(mesh):
-        shardings = (placed, meshes.batch_sharding(mesh), None)
-        params = {"word_embedding": params["table"], "lm_head": {"bias": params["bias"]}}
-        compiled = jax.jit(run, in_shardings=shardings).lower(params, batch, memory).compile()
+        placed = meshes.shardings(recipe.abstract_params, mesh), meshes.batch_sharding(mesh), None
+        compiled = jax.jit(run, in_shardings=placed).lower(params, batch, memory).compile()
         return jax.device_get(
             compiled(*jax.device_put((params, batch, memory), compiled.input_shardings[0]))
         )
 
 
-MESHES = [({"data": 2, "fsdp": 2, "tensor": 2}, 2, "")] + [
+EIGHT = {"data": 2, "fsdp": 2, "tensor": 2}
+CLUSTERS = {"model": {"cutoffs": "10,51", "div_val": 2}}
+MESHES = [(EIGHT, 2, 5, {})] + [
     pytest.param(*case, marks=pytest.mark.slow)
     for case in [
-        ({"data": 2, "fsdp": 1, "tensor": 4}, 1, ""),
-        ({"slices": 2, "data": 1, "fsdp": 4}, 1, ""),
-        ({"data": 2, "fsdp": 2, "tensor": 2}, 1, "core_clip"),
+        ({"data": 2, "fsdp": 1, "tensor": 4}, 1, 5, {}),
+        ({"slices": 2, "data": 1, "fsdp": 4}, 1, 5, {}),
+        (EIGHT, 1, 5, {"compat": {"switches": "core_clip", "cores": 2}}),
+        (EIGHT, 1, 5, CLUSTERS),
+        ({"data": 2, "fsdp": 2}, 2, 5, CLUSTERS),
+        ({"data": 2, "fsdp": 4}, 1, 1000, CLUSTERS),
     ]
 ]
 
 
-@pytest.mark.parametrize(("shape", "accumulation", "switches"), MESHES, ids=str)
-def test_any_mesh_gives_the_gradient_of_one_device(monkeypatch, x64, shape, accumulation, switches):
+@pytest.mark.parametrize(("shape", "accumulation", "chunk", "changes"), MESHES, ids=str)
+def test_any_mesh_gives_the_gradient_of_one_device(
+    monkeypatch, x64, shape, accumulation, chunk, changes
+):
     """Rows, d_model and the vocabulary split: a sum left out, or made twice over an axis, shows."""
-    one = of_step(monkeypatch, 1000, {"data": 1}, 1, switches)
-    many = of_step(monkeypatch, 5, shape, accumulation, switches)
-    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True):
-        np.testing.assert_allclose(y, x, rtol=1e-12, atol=1e-13)
+    monkeypatch.setattr(vocabulary_loss, "CHUNK", 1000)
+    one = of_step({"data": 1}, **changes)
+    monkeypatch.setattr(vocabulary_loss, "CHUNK", chunk)
+    many = of_step(shape, accumulation, **changes)
+    for (path, x), y in zip(jax.tree.leaves_with_path(one), jax.tree.leaves(many), strict=True):
+        np.testing.assert_allclose(y, x, rtol=1e-12, atol=1e-13, err_msg=jax.tree_util.keystr(path))
+        assert np.any(x), path

@@ -47,14 +47,11 @@ CASES = [
     dict(T=5, M=4),
     dict(T=5, M=0),
     dict(T=4, M=6, tables=2),
-    dict(T=2, M=1),
     dict(T=5, M=4, chosen=3),
     dict(T=4, M=2, chosen=6, tables=2),
-    dict(T=1, M=1),
     dict(T=1, M=0),
     dict(T=1, M=3, tables=2),
     dict(T=1, M=1, chosen=1),
-    dict(T=1, M=2, chosen=2),
 ]
 
 
@@ -75,41 +72,22 @@ def test_equals_the_formula(case, name, x64):
 
 
 @pytest.mark.parametrize("name", tiny.ATTENTION)
-def test_keys_of_rank_never_are_hidden_whatever_the_limit(name, x64):
-    arguments = draw(T=5, M=4)
-    _, probability = COMPILED[name](
-        replace(arguments, limit_BQ=np.full_like(arguments.limit_BQ, NEVER + 1))
-    )
-    never_BK = arguments.rank_BK == NEVER
-    np.testing.assert_array_equal(
-        probability > 0, np.broadcast_to(~never_BK[:, None, None], probability.shape)
-    )
-    assert never_BK.any() and not never_BK.all()
-
-
-@pytest.mark.parametrize("name", tiny.ATTENTION)
 @pytest.mark.parametrize("chosen", [None, 4])
 @pytest.mark.parametrize("max_distance", [0, 4, 7])
-def test_keys_beyond_the_largest_distance_are_hidden(max_distance, chosen, name, x64):
+def test_keys_of_rank_never_or_too_far_are_hidden_whatever_the_limit(
+    max_distance, chosen, name, x64
+):
     """Distances count in reading order, which is the arrays' in both directions; keys ahead are
     never too far.
     """
-    arguments = replace(
-        draw(T=6, M=4, chosen=chosen), rank_BK=np.zeros((2, 10), int), max_distance=max_distance
-    )
-    arguments = replace(arguments, limit_BQ=np.ones_like(arguments.limit_BQ))
+    arguments = draw(T=6, M=4, chosen=chosen)
+    no_limit = np.full_like(arguments.limit_BQ, NEVER + 1)
+    arguments = replace(arguments, limit_BQ=no_limit, max_distance=max_distance)
     out, probability = COMPILED[name](arguments)
     expected = slowly(arguments)
     np.testing.assert_allclose(probability, expected[1], rtol=0, atol=1e-12)
     np.testing.assert_allclose(out, expected[0], rtol=0, atol=1e-12)
-    if chosen is None:
-        # The same length for all: with M as the bound every query sees as many keys of the past.
-        seen = (np.asarray(probability) > 0).sum(axis=-1)
-        ahead = np.arange(5, -1, -1)
-        np.testing.assert_array_equal(
-            seen - ahead,
-            np.broadcast_to(np.minimum(max_distance, 4 + np.arange(6)) + 1, seen.shape),
-        )
+    assert 0 < np.mean(arguments.rank_BK == NEVER) < 0.5
 
 
 @pytest.mark.parametrize("name", tiny.ATTENTION)

@@ -47,7 +47,6 @@ TOLERANCES = {
 """Relative to the largest value of each array."""
 NO_EFFECT = 1e-6
 """A gradient this much smaller than the largest is rounding."""
-KINDS = ("content", "query", "attention", "logits", "memory", "loss", "gradient")
 
 Arrays = dict[str, np.ndarray]
 
@@ -316,10 +315,8 @@ def run(
     recorded: Arrays,
     dtype: str,
     attention: str = "auto",
-    **changes: np.ndarray,
 ) -> Arrays:
-    """Our results for the segments of a file, in its layout; `changes` replace arrays of the last
-    segment's Batch.
+    """Our results for the segments of a file, in its layout.
 
     The caller has x64 enabled if `dtype` is float64. `attention` is the implementation, as in
     `model.attention`.
@@ -329,8 +326,6 @@ def run(
     results: Arrays = {}
     for segment in range(SEGMENTS):
         batch = batch_of(case, recorded, segment)
-        if segment == SEGMENTS - 1:
-            batch = dataclasses.replace(batch, **changes)
         empty = case.memory_len - filled_slots(memory)
         found = measure(config, case.reuse_len, case.two_streams, params, batch, memory)
         memory = found["memory"]
@@ -354,21 +349,6 @@ def filled_slots(memory: Memory) -> int:
     filled = set(np.asarray(memory.valid_B).tolist())
     assert len(filled) == 1
     return filled.pop()
-
-
-def chained_gradient(case: Case, weights: Arrays, recorded: Arrays) -> Arrays:
-    """Of the last segment's loss, through whatever leads to it over all segments; float64."""
-    model = XLNet(model_config(case, "float64"), case.reuse_len)
-    batches = [batch_of(case, recorded, segment) for segment in range(SEGMENTS)]
-
-    def loss(params: Any) -> jax.Array:
-        value, memory = None, empty_memory(model.config, len(case.direction))
-        for batch in batches:
-            value, aux = mean_loss(params, LanguageModel(model), batch, memory)
-            memory = aux.memory
-        return value
-
-    return named_gradient(jax.jit(jax.grad(loss))(our_parameters(case, weights, "float64")))
 
 
 def errors(case: Case, weights: Arrays, recorded: Arrays, found: Arrays) -> dict[str, float]:
@@ -442,13 +422,4 @@ def too_large(errors: dict[str, float], dtype: str) -> dict[str, float]:
         name: x
         for name, x in errors.items()
         if not x <= limits["gradient" if "gradient" in name else "forward"]
-    }
-
-
-def summary(errors: dict[str, float]) -> dict[str, float]:
-    """The largest error of every kind of array: a line of the table."""
-    return {
-        kind: max(error for name, error in errors.items() if name.startswith(kind))
-        for kind in KINDS
-        if any(name.startswith(kind) for name in errors)
     }
