@@ -349,10 +349,6 @@ def test_a_packed_state_is_stored_as_any_other_and_read_by_any_number_of_devices
         for x, y, z, like in zip(*map(jax.tree.leaves, (values, read, again, wanted)), strict=True):
             assert np.asarray(y).tobytes() == np.asarray(x).tobytes()
             assert z.shape == like.shape and z.sharding == like.sharding
-            if mesh["data"] == 6 and z.shape != x.shape:
-                np.testing.assert_array_equal(
-                    np.asarray(z), meshes.reshaped(np.asarray(x), z.shape)
-                )
 
 
 def crossing(text):
