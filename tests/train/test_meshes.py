@@ -43,7 +43,6 @@ EIGHT = [
 ]
 PARTS = [
     pytest.param({"data": 1}, 4, marks=pytest.mark.slow),
-    pytest.param({"data": 4}, 2, marks=pytest.mark.prove),
     # 16 rows on three devices, and two on one of them: 18 rows, in two parts.
     ({"data": 3}, 2),
     pytest.param({"slices": 3, "data": 2}, 2, marks=pytest.mark.prove),
@@ -53,7 +52,7 @@ PARTS = [
 
 
 def config(mesh: dict, accumulation: int = 1, dtype: str = "float32") -> Config:
-    """Sixteen rows, four heads, dropout on; one step a dispatch."""
+    """Sixteen rows, four heads, dropout on, an average; one step a dispatch."""
     train = {
         "batch_size": 16,
         "steps_per_dispatch": 1,
@@ -61,7 +60,10 @@ def config(mesh: dict, accumulation: int = 1, dtype: str = "float32") -> Config:
         "elastic": True,
     }
     return tiny.config(
-        model={"heads": 4, "head_dim": 4, "compute_dtype": dtype}, train=train, mesh=mesh
+        model={"heads": 4, "head_dim": 4, "compute_dtype": dtype},
+        optimizer={"average": 0.9},
+        train=train,
+        mesh=mesh,
     )
 
 
@@ -143,10 +145,6 @@ def test_every_mesh_of_eight_devices_gives_the_losses_and_the_gradient_of_one(me
     np.testing.assert_allclose(many.losses, one.losses, rtol=1e-5)
     assert len({round(loss, 5) for loss in one.losses}) == 3, "the three steps do not differ"
     assert_same_gradient(one.gradient, many.gradient)
-    reductions = [
-        one for one in hlo.Program(many.text).collectives(many.axes) if one.kind == "all-reduce"
-    ]
-    assert max(one.group for one in reductions) > 1, "nothing crosses"
 
 
 @pytest.mark.parametrize(("mesh", "parts"), PARTS, ids=str)
@@ -206,6 +204,7 @@ def bytes_here(tree):
 
 
 def test_a_device_holds_its_share_of_parameters_and_moments():
+    """The average of the parameters is split as they are."""
     for mesh in ({"data": 4}, {"data": 2, "fsdp": 2}, {"data": 2, "fsdp": 2, "tensor": 2}):
         ways = math.prod(mesh.values())
         state = built(mesh | {"zero1": True})[2].abstract_state
@@ -213,7 +212,7 @@ def test_a_device_holds_its_share_of_parameters_and_moments():
         small = elements - KERNELS - TABLE
         share = 4 * (KERNELS + TABLE) // ways
         assert share <= bytes_here(state.params) <= share + 4 * small, mesh
-        assert 2 * share <= bytes_here(state.opt_state) <= 2 * (share + 4 * small) + 8, mesh
+        assert 3 * share <= bytes_here(state.opt_state) <= 3 * (share + 4 * small) + 12, mesh
     # Not along the stack of layers, nor where `tensor` splits.
     rows = ("fsdp", "data")
     assert state.params["layers"]["attention"]["query"].sharding.spec == PartitionSpec(
@@ -255,11 +254,11 @@ def placed(data, optimizer="adamw", tensor=1):
 
 @pytest.mark.parametrize(
     ("data", "zeros"),
-    [(6, 4), (192, STACKS * 128 + 64), (256, 0), (768, STACKS * 512 + 256), (2048, 0), (4096, 0)],
+    [(6, 4), (192, STACKS * 128 + 64), (256, 0), (2048, 0)],
 )
 def test_large_arrays_are_split_evenly_over_any_number_of_devices(data, zeros):
     """By hand: with 6 devices only the table of 32,768,000 numbers lacks an axis that divides, with
-    192 and 768 all arrays, with 2048 and 4096 all but the feed-forward kernels.
+    192 all arrays, with 2048 all but the feed-forward kernels.
     """
     split = 360_300_800 - SMALL
     assert (
@@ -280,21 +279,6 @@ def test_what_stays_whole_is_counted():
     for found in (placed(192, "muon"), placed(192, tensor=2)):
         share, rest = meshes.split_share(found)
         assert share == 0 and rest == bytes_here(found) > 4 * 360_300_800 / 2.01
-
-
-@pytest.mark.prove
-def test_six_devices_give_the_losses_and_the_gradient_of_one():
-    """No array of this model has an axis that six devices divide: each is packed, with zeros at the
-    end of a layer.
-    """
-    mesh = {"data": 6, "zero1": True}
-    query = built(mesh)[2].abstract_state.params["layers"]["attention"]["query"]
-    assert query.shape == (2, 258) and query.sharding.spec == PartitionSpec(None, "data")
-    one, many = run(ONE), run(mesh)
-    np.testing.assert_allclose(many.losses, one.losses, rtol=1e-5)
-    assert_same_gradient(one.gradient, many.gradient)
-    for x, y in zip(jax.tree.leaves(one.params), jax.tree.leaves(many.params), strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-5)
 
 
 SPLIT = {"mesh": {"data": 6, "zero1": True}, "train": {"batch_size": 12}}
@@ -365,22 +349,6 @@ def test_a_packed_state_is_stored_as_any_other_and_read_by_any_number_of_devices
         for x, y, z, like in zip(*map(jax.tree.leaves, (values, read, again, wanted)), strict=True):
             assert np.asarray(y).tobytes() == np.asarray(x).tobytes()
             assert z.shape == like.shape and z.sharding == like.sharding
-            if mesh["data"] == 6 and z.shape != x.shape:
-                np.testing.assert_array_equal(
-                    np.asarray(z), meshes.reshaped(np.asarray(x), z.shape)
-                )
-
-
-def test_the_average_of_the_parameters_is_split_as_they_are():
-    settings = tiny.config(optimizer={"average": 0.9}, mesh={"data": 2, "fsdp": 2, "zero1": True})
-    grid = meshes.make_mesh(settings.mesh, jax.devices()[:4])
-    with jax.set_mesh(grid):
-        state = build_step(make_recipe(settings), grid).abstract_state
-    average = state.opt_state[-1].average
-    assert jax.tree.map(lambda x: x.sharding, average) == jax.tree.map(
-        lambda x: x.sharding, state.params
-    )
-    assert ("fsdp", "data") in average["layers"]["attention"]["query"].sharding.spec
 
 
 def crossing(text):
@@ -448,7 +416,7 @@ def test_the_kernel_of_a_head_is_not_rounded():
         pytest.param({"slices": 2, "data": 2}, 1, "bfloat16", marks=pytest.mark.prove),
         # Packed, gathered in a layer and before all of them.
         ({"data": 2, "fsdp": 3}, 1, "bfloat16"),
-        pytest.param({"data": 3}, 2, "bfloat16", marks=pytest.mark.prove),
+        pytest.param({"data": 6}, 2, "bfloat16", marks=pytest.mark.prove),
     ],
     ids=str,
 )
@@ -465,20 +433,15 @@ def test_the_run_is_the_same_to_the_order_of_sums(mesh, parts, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param({}, id="even", marks=pytest.mark.prove),
-        pytest.param({"d_model": 12, "head_dim": 6, "d_ff": 20}, id="packed"),
-    ],
-)
-def test_a_run_resumes_with_the_key_switched_and_its_checks_work(tmp_path, pytestconfig, model):
+def test_a_run_resumes_with_the_key_switched_and_its_checks_work(tmp_path, pytestconfig):
+    """The arrays are packed, with zeros at their end."""
+
     def settings(zero1):
         evaluation = {"every": 4, "blocks": 8}
         return shared.settings(
             pytestconfig,
             mesh={"data": 4, "fsdp": 2, "zero1": zero1},
-            model=model,
+            model={"d_model": 12, "head_dim": 6, "d_ff": 20},
             evaluation=evaluation,
             checkpoint={"memory": "rebuild"},
         )

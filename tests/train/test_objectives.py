@@ -83,25 +83,6 @@ def test_a_masked_batch_reads_its_window_as_a_and_b_after_cls():
             np.testing.assert_array_equal(of_text(tokens[row]), window[row])
 
 
-def test_targets_are_masked_replaced_or_kept_8_to_1_to_1():
-    settings = config(MLM | {"num_predict": 12})
-    kinds = np.zeros(3)
-    replaced = []
-    for step in range(60):
-        batch = tiny.batch(settings, step, 64)
-        fed = np.take_along_axis(batch.tokens, batch.target_positions, axis=1)
-        masked, kept = fed == MASK, fed == batch.target_tokens
-        kinds += [masked.sum(), (~masked & ~kept).sum(), kept.sum()]
-        replaced.append(fed[~masked & ~kept])
-        others = np.ones(batch.tokens.shape, bool)
-        np.put_along_axis(others, batch.target_positions, False, axis=1)
-        assert not (batch.tokens[others] == MASK).any()
-    # 46,080 targets; a replacement equals the token itself once in 191 times.
-    np.testing.assert_allclose(kinds / kinds.sum(), [0.8, 0.1, 0.1], atol=0.01)
-    pieces = np.concatenate(replaced)
-    assert pieces.min() == 9 and pieces.max() == tiny.VOCAB - 1, "any piece of text"
-
-
 def test_sentence_order_swaps_half_of_the_pairs_and_says_so():
     settings = config(MLM | {"pairs": "order"})
     labels = []
@@ -167,8 +148,6 @@ def test_masked_diffusion_masks_any_number_of_a_window(family):
     # Five standard deviations.
     assert abs(np.bincount(count_B, minlength=N + 1)[1:] - B / N).max() < 5 * np.sqrt(B / N)
     assert abs(masked[:, frame].mean(axis=0) - (N + 1) / (2 * N)).max() < 5 * 0.5 / np.sqrt(B)
-    part = tiny.batch(settings, 0, 8)
-    np.testing.assert_array_equal(part.tokens, batch.tokens[:8])
 
 
 def test_the_loss_of_masked_diffusion_is_the_bound_by_hand(x64):
@@ -209,37 +188,43 @@ def test_the_loss_of_masked_diffusion_is_the_bound_by_hand(x64):
     assert abs(loss - np.mean(plain)) > 1e-3 * loss
 
 
-@pytest.mark.parametrize("data", [CLM, MLM], ids=["clm", "mlm"])
-def test_a_prediction_looks_at_what_its_objective_allows_and_no_further(data):
-    settings = config(data, model={"dropout": 0.0, "attention_dropout": 0.0})
-    model, params = make_recipe(settings).model.transformer, tiny.params(settings)
+@pytest.mark.parametrize(
+    ("data", "model"),
+    [
+        (CLM, {}),
+        (CLM | {"bidirectional": False}, {"architecture": "vanilla", "memory_len": 0}),
+        (MLM, {}),
+    ],
+    ids=["clm", "vanilla", "mlm"],
+)
+def test_a_prediction_looks_at_what_its_objective_allows_and_no_further(data, model):
+    settings = config(data, model=model | {"dropout": 0.0, "attention_dropout": 0.0})
+    transformer, params = make_recipe(settings).model.transformer, tiny.params(settings)
     batch = dataclasses.replace(tiny.batch(settings), continues=np.ones(8, bool))
     M, place = settings.model.memory_len, 10
     memory = Memory(jax.random.normal(jax.random.key(1), (2, 8, M, 16)), jnp.full(8, M, jnp.int32))
 
     @jax.jit
     def vectors(batch):
-        return model.apply({"params": params}, batch, memory).target_vectors_BPD
+        return transformer.apply({"params": params}, batch, memory).target_vectors_BPD
 
-    base = vectors(batch)
-    other = batch.tokens.copy()
-    other[:, place] = (other[:, place] - 9 + 50) % 191 + 9
-    moved = (
-        np.abs(np.asarray(vectors(dataclasses.replace(batch, tokens=other)) - base)).max(
-            axis=(0, 2)
-        )
-        > 0
-    )
-    if data is CLM:
-        np.testing.assert_array_equal(moved, np.arange(T) >= place)
-        without = vectors(dataclasses.replace(batch, continues=np.zeros(8, bool)))
-        assert (np.abs(np.asarray(without - base)).max(axis=2) > 0).all(), "the memory is seen"
+    def moved(**changes):
+        other = vectors(dataclasses.replace(batch, **changes))
+        return np.abs(np.asarray(other - vectors(batch))).max(axis=(0, 2)) > 0
+
+    tokens = batch.tokens.copy()
+    tokens[:, place] = (tokens[:, place] - 9 + 50) % 191 + 9
+    seen = moved(tokens=tokens)
+    if data["objective"] == "clm":
+        np.testing.assert_array_equal(seen, np.arange(T) >= place)
     else:
-        assert moved.all(), "everything sees everything"
+        assert seen.all(), "everything sees everything"
+    without_memory = moved(continues=np.zeros(8, bool))
+    assert without_memory.all() if M else not without_memory.any(), "the memory is seen, if any"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("data", [PLM, CLM, MLM, MDM], ids=["plm", "clm", "mlm", "mdm"])
+@pytest.mark.parametrize("data", [CLM, MLM, MDM], ids=["clm", "mlm", "mdm"])
 def test_it_learns(data):
     settings = config(
         data | {"bidirectional": False},
@@ -268,21 +253,8 @@ def test_it_learns(data):
         ),
         ({"objective": "clm", "reuse_len": 32}, "data.num_predict=6 must be data.segment_len = 32"),
         (
-            {"objective": "mlm"},
-            "data.reuse_len=16 must be data.segment_len - 3 = 29 with data.objective=mlm",
-        ),
-        (
-            {"objective": "mlm", "reuse_len": 29},
-            "model.memory_len=24 must be 0 with data.objective=mlm",
-        ),
-        ({"objective": "ml"}, "data.objective='ml' is not one of plm, clm, mlm, mdm"),
-        (
             {"objective": "mdm"},
             "data.reuse_len=16 must be data.segment_len = 32 with data.objective=mdm",
-        ),
-        (
-            {"objective": "mdm", "reuse_len": 32},
-            "data.num_predict=6 must be data.segment_len = 32 with data.objective",
         ),
         (MDM, "model.memory_len=24 must be 0 with data.objective=mdm"),
     ],
@@ -324,7 +296,6 @@ def test_labels_are_smoothed_in_training_alone():
     assert abs(plain - smoothed) > 0.01
     for changes, said in (
         ({"train": {"label_smoothing": 1.0}}, "train.label_smoothing=1.0 must be below 1"),
-        ({"train": {"label_smoothing": -0.1}}, "train.label_smoothing=-0.1 must be"),
         (
             {"train": {"label_smoothing": 0.1}, "model": {"cutoffs": "50"}},
             "is not for the clusters of model.cutoffs",

@@ -4,7 +4,6 @@ refused.
 
 import contextlib
 import dataclasses
-import math
 import os
 import shutil
 from types import SimpleNamespace
@@ -108,7 +107,7 @@ def test_a_signal_soon_after_a_start_at_a_border_saves_and_the_bits_are_the_same
     with monkeypatch.context() as patch, contextlib.suppress(RestartMe):
         patch.setattr(StopRequest, "working", signalled)
         train(settings(pytestconfig), str(tmp_path))
-    assert newest(tmp_path) == 6
+    assert len(shared.steps(tmp_path)) == 6
     seconds = read_jsonl(str(tmp_path / "time.jsonl"))[-1]["seconds"]
     assert seconds["host"] > 0, "the time of these steps counts as training"
     train(settings(pytestconfig), str(tmp_path))
@@ -133,12 +132,6 @@ def test_the_memory_goes_back_to_where_a_border_has_emptied_it():
 
 
 OPTIONS = (f"--config={TESTS}/tiny_phases.py", "--config.data.workers=0")
-
-
-def newest(workdir):
-    """The step of the newest complete checkpoint."""
-    names = os.listdir(workdir / "checkpoints") if (workdir / "checkpoints").exists() else []
-    return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 @pytest.mark.prove
@@ -179,13 +172,8 @@ def test_parameters_that_a_phase_does_not_use_and_their_moments_stay_and_others_
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_opened_as_what_its_phase_has_trained(whole):
+def test_a_checkpoint_is_evaluated_as_what_its_phase_has_trained(whole):
     """The parameters of other phases are in it, and do not matter."""
-    for step, objective in ((4, "plm"), (8, "clm"), (14, "mlm")):
-        config = workdirs.load_config(str(whole), step=step)
-        assert config.data.objective == objective and not config.phases
-    with pytest.raises(BadInput, match="factorization_order is for models of data.objective=plm"):
-        evaluate(str(whole), factorization_order="uniform")
     assert evaluate(str(whole), blocks=8, step=4)["heldout_loss"] < np.log(200)
 
 
@@ -256,35 +244,6 @@ def test_windows_of_other_lengths_in_equal_blocks_read_the_text_of_the_second_ep
     assert seen.max() == 1 and seen.sum(axis=1).tolist() == [15 * 128, 15 * 128]
 
 
-@pytest.mark.parametrize("shape", [(128, 4), (32, 16), (512, 1), (256, 4)])
-def test_a_plain_run_goes_on_in_phases_whose_windows_fit_its_blocks(shape):
-    """64 x 8 tokens of a block; 256 x 4 are two of them, which its shuffle does not keep
-    together.
-    """
-    plain = configs.override(
-        configs.Config(),
-        [
-            "--config.data.segment_len=128",
-            "--config.data.reuse_len=64",
-            "--config.data.num_predict=21",
-        ],
-    )
-    started = {"config": configs.flat(plain)}
-    longer = {
-        "segment_len": 2 * shape[0],
-        "reuse_len": shape[0],
-        "num_predict": 21,
-        "windows_per_block": shape[1],
-    }
-    config = dataclasses.replace(plain, phases=({"steps": 4}, {"steps": 4, "data": longer}))
-    if math.prod(shape) != 64 * plain.data.windows_per_block:
-        with pytest.raises(BadInput, match="shuffles with data.shuffle_len=0"):
-            keep_shuffle(config, started, "run")
-        return
-    kept = keep_shuffle(config, started, "run")
-    assert [kept.parts[number].data.shuffle_len for number in (0, 1)] == [0, 0]
-
-
 def test_the_shuffle_keeps_together_what_all_phases_read_in_whole_blocks_if_that_is_short():
     values = configs.default()
     values.phases = (
@@ -322,16 +281,7 @@ WRONG = [
         {"steps": 3, "data": 12},
         "phases[0]: data=12 must be a section with its keys, such as data=dict(",
     ),
-    ({"steps": 3, "foo": {}}, "phases[0]: no config key 'foo'"),
-    ({"steps": 3, "phases": {}}, "phases[0]: no config key 'phases'"),
     ({"steps": 3, 3: {}}, "phases[0]: no config key '3'"),
-    *(
-        (
-            {"steps": 3, "data": {"reuse_len": value}},
-            f"phases[0].data.reuse_len={value!r} must be of type int",
-        )
-        for value in ("16", None, 16.0, [16])
-    ),
     (
         {"steps": 3, "data": {"objective": ["plm"]}},
         "phases[0].data.objective=['plm'] must be of type str",
@@ -346,18 +296,14 @@ def test_a_phase_that_cannot_be_is_one_line(phase, line):
     values.update(
         {"phases": (phase,), "optimizer": {"warmup_steps": 0}, "train": {"spike_zscore": 6.0}}
     )
-    for overrides in ([], ["--config.phases[0].data.num_predict=9"]):
-        with pytest.raises(BadInput) as raised:
-            configs.from_dict(values.to_dict(), overrides)
-        assert line in str(raised.value)
+    with pytest.raises(BadInput) as raised:
+        configs.from_dict(values.to_dict())
+    assert line in str(raised.value)
 
 
-@pytest.mark.parametrize("phases", [5, "x", None, {"a": {"steps": 3}}])
+@pytest.mark.parametrize("phases", [5, "x"])
 def test_phases_that_are_no_tuple_are_one_line(phases):
-    with pytest.raises(
-        BadInput,
-        match=f"^phases must be a tuple of dicts, .*, not of type {type(phases).__name__}$",
-    ):
+    with pytest.raises(BadInput, match="^phases must be a tuple of dicts, .* type (int|str)$"):
         configs.from_dict({"phases": phases})
 
 
@@ -378,8 +324,7 @@ def test_keys_that_no_phase_uses_need_not_fit_each_other():
     assert configs.from_dict(values).parts[0].data.segment_len == 600
 
 
-@pytest.mark.parametrize("words", [[], ["--config.phases[0].steps=90002"]])
-def test_steps_that_a_file_inherits_are_left_out_beside_phases_with_a_line(tmp_path, caplog, words):
+def test_steps_that_a_file_inherits_are_left_out_beside_phases_with_a_line(tmp_path, caplog):
     """A file cannot take back the value of another one that it starts from."""
     (tmp_path / "base.py").write_text(
         "from xlnet_jax.config import default\n\ndef get_config():\n    config = default()\n"
@@ -393,9 +338,8 @@ def test_steps_that_a_file_inherits_are_left_out_beside_phases_with_a_line(tmp_p
         "        config.phases = (dict(steps=90_000), dict(steps=7))\n"
         "    return config\n"
     )
-    config = configs.load(str(tmp_path / "phased.py"), words)
-    assert config.train.steps == 90_007 + 2 * len(words)
-    assert f"train.steps=1234 is not used: the phases have {config.train.steps}" in caplog.text
+    assert configs.load(str(tmp_path / "phased.py")).train.steps == 90_007
+    assert "train.steps=1234 is not used: the phases have 90007" in caplog.text
 
 
 def test_an_override_names_a_phase_and_steps_are_their_sum():
@@ -410,12 +354,7 @@ def test_an_override_names_a_phase_and_steps_are_their_sum():
         ("--config.train.steps=9", "train.steps=9 beside phases, which have 50004 steps together"),
         ("--config.phases[2].steps=9", "the configuration has 2 phases, counted from 0"),
         ("--config.phases[1].data.segmentlen=9", "no config key 'data.segmentlen'"),
-        ("--config.phases[1].data=9", "no config key 'data'"),
-        (
-            "--config.phases[1]=9",
-            "the configuration has 2 phases, counted from 0; write a key of a phase as",
-        ),
-        ("--config.phases[\N{ARABIC-INDIC DIGIT ONE}].steps=9", "the configuration has 2 phases"),
+        ("--config.phases[1]=9", "the configuration has 2 phases, counted from 0; write a key"),
         (f"--config.phases[{'9' * 5000}].steps=9", "the configuration has 2 phases"),
         ("--config.phases[0].steps=0", "phases[0] must be a dict with `steps`"),
     ):
@@ -456,21 +395,14 @@ def test_a_later_phase_leaves_the_shuffle_of_the_run_as_it_was():
     assert run["config"]["data.shuffle_len"] == 4 * 256
     for later in (phases(2, 4, 1), phases(2, 2), phases(2)):
         assert keep_shuffle(later, run, "run").parts[0].data.shuffle_len == 4 * 256
-    line = (
-        "run shuffles with data.shuffle_len=1024, and phases that come later need a "
-        "multiple of 3072: give them"
-    )
-    with pytest.raises(BadInput, match=line):
+    with pytest.raises(BadInput, match="shuffle_len=1024, .* later need a multiple of 3072"):
         keep_shuffle(phases(2, 4, 3), run, "run")
     plain = started(configs.from_dict({}))
-    assert keep_shuffle(phases(8, 8), plain, "run").parts[1].data.shuffle_len == 0
-    with pytest.raises(
-        BadInput,
-        match=(
-            "run shuffles with data.shuffle_len=0, "
-            "and .* start a new run with data.shuffle_len=4096"
-        ),
-    ):
+    # Blocks of as many tokens as in the run.
+    fitting = {"segment_len": 256, "reuse_len": 128, "num_predict": 21, "windows_per_block": 16}
+    config = configs.from_dict({"phases": ({"steps": 90_000}, {"steps": 4, "data": fitting})})
+    assert keep_shuffle(config, plain, "run").parts[1].data.shuffle_len == 0
+    with pytest.raises(BadInput, match="shuffle_len=0, .* new run with data.shuffle_len=4096"):
         keep_shuffle(phases(8, 16), plain, "run")
 
 
@@ -523,13 +455,16 @@ def test_an_export_for_orbax_is_the_phase_of_its_step_and_no_run(whole, tmp_path
 
 
 @pytest.mark.slow
-def test_a_phase_may_follow_the_last_one_but_brings_no_parameters(whole, tmp_path, pytestconfig):
+def test_phases_that_have_not_begun_may_change_but_bring_no_parameters(
+    whole, tmp_path, pytestconfig
+):
     shutil.copytree(whole, tmp_path / "longer")
-    train(settings(pytestconfig, (*PHASES, {"steps": 2})), str(tmp_path / "longer"))
-    assert (
-        shared.steps(tmp_path / "longer")[:14] == shared.steps(whole)
-        and newest(tmp_path / "longer") == 16
-    )
+    for step in (8, 10, 12, 14):
+        shutil.rmtree(tmp_path / "longer" / "checkpoints" / str(step))
+    later = (*PHASES[:2], PHASES[2] | {"steps": 2}, {"steps": 2})
+    train(settings(pytestconfig, later), str(tmp_path / "longer"))
+    lines = shared.steps(tmp_path / "longer")
+    assert lines[:6] == shared.steps(whole)[:6] and len(lines) == 12
     # Two streams after one, with blocks that divide the same shuffle.
     one, two = (
         settings(pytestconfig, (PHASES[1], PHASES[0])[:n]).changed(data={"shuffle_len": 128})
@@ -540,12 +475,3 @@ def test_a_phase_may_follow_the_last_one_but_brings_no_parameters(whole, tmp_pat
         BadInput, match="segment_bias is not in the checkpoint, but phases need it now"
     ):
         train(two, str(tmp_path / "clm"))
-
-
-@pytest.mark.slow
-def test_a_phase_that_has_not_begun_may_change(whole, tmp_path, pytestconfig):
-    train(settings(pytestconfig), str(tmp_path), stop_at=6)
-    train(settings(pytestconfig, (*PHASES[:2], PHASES[2] | {"steps": 2})), str(tmp_path))
-    assert (
-        shared.steps(tmp_path)[:6] == shared.steps(whole)[:6] and len(shared.steps(tmp_path)) == 10
-    )

@@ -41,13 +41,6 @@ def test_stopped_at_an_odd_step_and_resumed_without_the_compilation_cache(tmp_pa
     assert {name.split("'")[1] for name in hashes} == {"params", "optimizer", "memory", "counters"}
     assert (hashes, plan) == undisturbed.arrays()
     assert shared.steps(tmp_path) == undisturbed.steps()
-    before, _ = shared.arrays(tmp_path, STEPS - 4)
-    same = {name for name, digest in hashes.items() if before[name] == digest}
-    assert same <= {
-        "['counters']['skipped']",
-        "['counters']['consecutive_bad']",
-        "['memory']['valid']",
-    }
 
 
 @pytest.mark.slow

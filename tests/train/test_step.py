@@ -116,53 +116,6 @@ def test_a_non_finite_step_changes_nothing_but_counters_and_memory():
     assert metrics["learning_rate"][3] == metrics["learning_rate"][2] != metrics["learning_rate"][4]
 
 
-def test_the_average_is_that_of_the_parameters_after_each_good_step():
-    """In float64 from the parameters themselves. The fault: those before the update, or with weight
-    for the first.
-    """
-    states = [run([1] * steps)[0] for steps in (1, 2, 3, 4)]
-
-    def same(path, average, *w):
-        wanted = np.average(np.float64(w), axis=0, weights=[0.9**3, 0.9**2, 0.9, 1])
-        np.testing.assert_allclose(average, wanted, rtol=1e-6, atol=1e-8, err_msg=str(path))
-        assert np.abs(wanted - w[-1]).max() > 1e-4
-
-    found = states[-1].opt_state[-1]
-    assert found.updates == 4
-    jax.tree_util.tree_map_with_path(same, found.average, *(state.params for state in states))
-
-
-def test_unused_target_slots_change_nothing():
-    def fewer(batch: Batch, token: int) -> Batch:
-        weights, tokens = batch.target_weights.copy(), batch.target_tokens.copy()
-        weights[:, 1, 3:] = 0
-        tokens[:, 1, 3:] = token
-        return dataclasses.replace(batch, target_weights=weights, target_tokens=tokens)
-
-    a, metrics = run([1], edit=lambda batch: fewer(batch, 9))
-    b, _ = run([1], edit=lambda batch: fewer(batch, 11))
-    assert_same_bits(a, b)
-    assert metrics["targets"][0] == 8 * 6 - 3
-
-
-def test_the_loss_is_divided_once_by_all_targets():
-    """Not a mean of the rows' means: rows with fewer targets weigh less."""
-
-    def only(rows):
-        def edit(batch):
-            weights = batch.target_weights.copy()
-            weights[:, [r for r in range(8) if r not in rows]] = 0
-            weights[:, 0, 2:] = 0
-            return dataclasses.replace(batch, target_weights=weights)
-
-        return edit
-
-    both = run([1], edit=only([0, 1]))[1]["loss"][0]
-    first, second = (run([1], edit=only([row]))[1]["loss"][0] for row in (0, 1))
-    assert both == pytest.approx((2 * first + 6 * second) / 8, rel=1e-5)
-    assert abs(both - (first + second) / 2) > 1e-4, "the rows do not differ"
-
-
 class Straight:
     """In place of a model: two losses that are straight lines of its parameters."""
 
