@@ -16,8 +16,6 @@ from xlnet_jax.config import load
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
-from xlnet_jax.data.prepare.options import PrepareOptions
-from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run.metrics import read_jsonl
 
@@ -28,20 +26,9 @@ FIVE = os.path.join(str(tiny.ROOT), "configs", "xlnet_large_five_corpora.py")
 def second(tmp_path_factory):
     """A corpus of other text with the same tokenizer."""
     folder = tmp_path_factory.mktemp("second")
-    with open(folder / "text.txt", "w", encoding="utf-8") as file:
-        file.write(data_fixtures.synthetic_text(99, 300))
-    output = str(folder / "second")
-    prepare(
-        [str(folder / "text.txt")],
-        output,
-        PrepareOptions(
-            tokenizer=data_fixtures.tokenizer_path(),
-            heldout=data_fixtures.HELDOUT,
-            page_tokens=64,
-            workers=1,
-        ),
-    )
-    return output
+    inputs = data_fixtures.write(folder, text=data_fixtures.synthetic_text(99, 300))
+    data_fixtures.make_corpus(folder / "second", inputs)
+    return str(folder / "second")
 
 
 def both(second, **data):
@@ -60,18 +47,17 @@ def test_rows_are_read_from_their_own_corpus_by_weight(second):
         batch = asked.batch(step)
         seen += np.bincount(where.corpus_B, minlength=2)
         for row in range(8):
-            corpus = mixture.corpora[where.corpus_B[row]]
-            alone = mixture.build(
-                config, where.take(np.array([row])), name="train", step=step, rows=np.array([row])
-            )
+            one = np.array([row])
+            alone = mixture.build(config, where.take(one), name="train", step=step, rows=one)
             jax.tree.map(
                 lambda many, one, row=row: np.testing.assert_array_equal(many[row], one[0]),
                 batch,
                 alone,
             )
-            start = where.cursor_B[row] - (15 if where.direction_B[row] < 0 else 0)
+            corpus, direction = mixture.corpora[where.corpus_B[row]], where.direction_B[row]
+            start = where.cursor_B[row] - (15 if direction < 0 else 0)
             text = corpus.read(np.array([start]), 16)[0][0]
-            np.testing.assert_array_equal(batch.tokens[row, :16], text[:: where.direction_B[row]])
+            np.testing.assert_array_equal(batch.tokens[row, :16], text[::direction])
     assert seen.tolist() == [20, 60]
 
 
@@ -88,15 +74,11 @@ def test_without_weights_every_corpus_is_read_as_often_as_the_others(second):
     ("corpus", "weights", "message"),
     [
         ("{0},{1}", "1", "data.weights=1 has 1 number for 2 corpora"),
-        ("{0},{1}", "1,2,3", "3 numbers for 2 corpora"),
-        *(
-            (corpus, "", "names a folder twice or has an empty name")
-            for corpus in ("{1},{1}", "{1},", ",{1}")
-        ),
-        *(
-            ("{0},{1}", weights, "data.weights=.* must be positive numbers separated by commas")
-            for weights in ("1,0", "1,-2", "a,b", "1,", "1,nan", "1,inf")
-        ),
+        ("{1},{1}", "", "names a folder twice or has an empty name"),
+        ("{1},", "", "names a folder twice or has an empty name"),
+        ("{0},{1}", "1,0", "data.weights=.* must be positive numbers"),
+        ("{0},{1}", "1,inf", "data.weights=.* must be positive numbers"),
+        ("{0},{1}", "a,b", "data.weights=.* must be positive numbers"),
     ],
 )
 def test_folders_and_weights_that_do_not_fit_are_refused(second, corpus, weights, message):
@@ -107,17 +89,7 @@ def test_folders_and_weights_that_do_not_fit_are_refused(second, corpus, weights
 
 def test_corpora_of_another_normalisation_are_refused(second, tmp_path):
     other = str(tmp_path / "other")
-    prepare(
-        [data_fixtures.text_folder()],
-        other,
-        PrepareOptions(
-            tokenizer=data_fixtures.tokenizer_path(),
-            heldout=0.2,
-            uncased=True,
-            page_tokens=64,
-            workers=1,
-        ),
-    )
+    data_fixtures.make_corpus(other, uncased=True)
     with pytest.raises(BadInput, match="have different tokenizers or normalisation"):
         open_mixture(tiny.config(data={"corpus": f"{second},{other}"}))
 

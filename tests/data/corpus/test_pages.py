@@ -26,7 +26,7 @@ def tfds_record(features, tokens, starts):
 
 
 # The lengths in a record take one to four bytes each.
-@pytest.mark.parametrize("page_tokens", [1, 2, 20, 30, 64, 127, 128, 4096, 5000, 600_000])
+@pytest.mark.parametrize("page_tokens", [1, 30, 127, 128, 5000, 600_000])
 def test_a_page_has_the_bytes_that_tfds_writes_and_reads(page_tokens):
     tokens, starts = page(page_tokens)
     features = pages.features(page_tokens)
@@ -35,11 +35,9 @@ def test_a_page_has_the_bytes_that_tfds_writes_and_reads(page_tokens):
     read = features.deserialize_example_np(record)
     np.testing.assert_array_equal(read["tokens"], tokens)
     np.testing.assert_array_equal(read["starts"], starts)
-    for wanted, found in zip(
-        (tokens, starts), pages.decode(record, page_tokens, VOCAB_SIZE), strict=True
-    ):
-        np.testing.assert_array_equal(found, wanted)
-        assert found.dtype == wanted.dtype
+    found_tokens, found_starts = pages.decode(record, page_tokens, VOCAB_SIZE)
+    np.testing.assert_array_equal(found_tokens, tokens, strict=True)
+    np.testing.assert_array_equal(found_starts, starts, strict=True)
 
 
 def refused(record, words, page_tokens=64, vocab_size=VOCAB_SIZE):
@@ -62,7 +60,7 @@ def test_other_records():
         {"tokens": tfds.features.Tensor(shape=(64,), dtype=np.int64, encoding="bytes")}
     )
     refused(wide.serialize_example({"tokens": tokens.astype(np.int64)}), "not a page of 64 tokens")
-    for bad in (VOCAB_SIZE, -1, -(2**31), 2**31 - 1):
+    for bad in (VOCAB_SIZE, -1):
         tokens[7] = bad
         refused(
             pages.encode(tokens, starts),
