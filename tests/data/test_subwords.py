@@ -134,7 +134,6 @@ def test_special_pieces_word_starts_and_lengths():
     for tokenizer, mark in ((wordpiece, "[MASK]"), (bytebpe, "<mask>")):
         assert tokenizer.special.mask not in tokenizer.encode(f"a {mark} b")  # a text's own letters
         assert len(tokenizer.text_ids) == SIZE - len(tokenizer.special.ids())
-        assert pickle.loads(pickle.dumps(tokenizer)).sha256 == tokenizer.sha256
     text = "Bado kilu, menora."
     ids = wordpiece.encode(text)
     assert wordpiece.decode([2, *ids, 3, 0]) == text.lower()

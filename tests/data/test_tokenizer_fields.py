@@ -104,7 +104,6 @@ def pieces(folder, text):
         ({"strip_accents": False}, "É", ["é"]),
         ({"strip_accents": True, "do_lower_case": False}, "É", ["E"]),
         ({"do_lower_case": False}, "É A", ["É", "A"]),
-        ({"do_lower_case": True, "strip_accents": None}, "É A", ["e", "a"]),
         ({"tokenize_chinese_chars": False}, "中国", ["中", "##国"]),
         ({"tokenizer_class": "BertTokenizer"}, "É A", ["e", "a"]),
         (

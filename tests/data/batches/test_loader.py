@@ -93,12 +93,12 @@ def test_heldout_batches_do_not_depend_on_how_many_rows_are_read_together(corpus
     def rows(batch_size):
         asked = loader.HeldoutDispatches(heldout, config, single, batch_size, np.arange(batch_size))
         built = [asked(i) for i in range(len(asked))]
-        return vars(combine(built, lambda arrays: np.concatenate(arrays, axis=1)[:, :blocks]))
+        return combine(built, lambda arrays: np.concatenate(arrays, axis=1)[:, :blocks])
 
     three, eight = rows(3), rows(8)
-    for name in three:
-        np.testing.assert_array_equal(three[name], eight[name], name)
-    assert (three["target_weights"].sum(axis=-1) > 0).sum() == -(-heldout.corpora[0].tokens // 16)
+    jax.tree.map(np.testing.assert_array_equal, three, eight)
+    windows = (three.target_weights.sum(axis=-1) > 0).sum()
+    assert windows == -(-heldout.corpora[0].tokens // 16)
 
 
 def test_a_block_of_a_share_is_read_as_in_an_evaluation_of_all(corpus):

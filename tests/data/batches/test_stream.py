@@ -82,15 +82,12 @@ def test_a_plan_loses_nothing_at_a_multiple_of_w_and_at_most_the_rest_of_a_block
     plan = extend_plan((), 0, 4, W)
     assert STREAM.epochs(0, plan) == [0] and STREAM.epochs(W * BLOCKS, plan) == pytest.approx([4])
     assert extend_plan(plan, 12, 4, W) is plan
-    at_edge = extend_plan(plan, 2 * W, 6, W)
-    assert at_edge[-1] == PlanEntry(2 * W, 8, 6)
+    assert extend_plan(plan, 2 * W, 6, W)[-1] == PlanEntry(2 * W, 8, 6)
     inside = extend_plan(plan, 2 * W + 1, 6, W)
     assert inside[-1] == PlanEntry(2 * W + 1, 12, 6), "the four blocks begun are left"
     assert not STREAM.locate(2 * W + 1, np.arange(6), inside).continues_B.any()
-    np.testing.assert_array_equal(
-        STREAM.locate(2 * W, np.arange(4), inside).cursor_B,
-        STREAM.locate(2 * W, np.arange(4), plan).cursor_B,
-    )
+    before, after = (STREAM.locate(2 * W, np.arange(4), each) for each in (plan, inside))
+    np.testing.assert_array_equal(before.cursor_B, after.cursor_B)
 
 
 def test_a_corpus_smaller_than_one_batch_of_blocks_is_refused():

@@ -392,18 +392,20 @@ def test_settings_that_a_family_cannot_have_are_refused(architecture, data, mess
     assert message in str(error.value)
 
 
-def test_rules_of_others_name_the_families_too():
-    for data, message in (
-        ({"pairs": "none"}, "data.pairs=none is not for model.architecture=xlnet"),
+@pytest.mark.parametrize(
+    ("section", "changes", "message"),
+    [
+        ("data", {"pairs": "none"}, "data.pairs=none is not for model.architecture=xlnet"),
         (
-            {"compat": "static_copies"},
+            "compat",
+            {"switches": "static_copies"},
             "must leave out static_copies, which is for pretraining of bert",
         ),
-    ):
-        switches = data.pop("compat", "")
-        with pytest.raises(BadInput) as error:
-            configs.check(Config().changed(data=data, compat={"switches": switches}))
-        assert message in str(error.value)
+    ],
+)
+def test_rules_of_others_name_the_families_too(section, changes, message):
+    with pytest.raises(BadInput, match=message):
+        configs.check(Config().changed(**{section: changes}))
 
 
 def test_one_document_has_no_other_for_b():

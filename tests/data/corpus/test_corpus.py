@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import data_fixtures as data
 import numpy as np
 import pytest
-from special_ids import EOD, PAD
+from special_ids import EOD
 
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.corpus.corpus import Corpus
@@ -113,7 +113,7 @@ def test_threads_and_pickled_copies_read_the_same():
     first = np.random.Generator(np.random.Philox(0)).integers(0, corpus.tokens, (40, 8))
     expected = [corpus.read(row, 100)[0] for row in first]
     again = pickle.loads(pickle.dumps(corpus))
-    assert not again._shards._open and not again._pages and corpus._shards._open
+    assert not again._shards._open and not again._pages
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda row: again.read(row, 100)[0], first))
     np.testing.assert_array_equal(found, expected)
@@ -126,13 +126,11 @@ def test_tfds_reads_it_without_tensorflow():
     source = tfds.builder_from_directory(data.corpus_path()).as_data_source("train")
     shards = corpus.manifest["splits"]["train"]["shards"]
     assert len(source) == sum(shard["pages"] for shard in shards)
+    page, size = shards[0]["pages"], data.PAGE_TOKENS  # the first page of the second shard
+    (tokens,), (starts,) = corpus.read_flags(np.array([shards[0]["tokens"]]), size)
+    np.testing.assert_array_equal(source[page]["tokens"], tokens, strict=True)
+    np.testing.assert_array_equal(source[page]["starts"], starts, strict=True)
     assert "tensorflow" not in sys.modules
-    last = (shards[-1]["tokens"] - 1) % data.PAGE_TOKENS + 1
-    page, (tokens, starts) = source[len(source) - 1], corpus.read_flags(np.array([-last]), last)
-    padding = [PAD] * (data.PAGE_TOKENS - last)
-    assert page["tokens"].tolist() == [*tokens[0], *padding]
-    assert page["starts"][:last].tolist() == starts[0].tolist()
-    assert not page["starts"][last:].any()
 
 
 def _edit(copy, change):
@@ -172,12 +170,9 @@ def test_missing_cut_and_damaged_shards(copy):
     shard.write_bytes(bytes(len(whole)))
     _refused(copy, f"{shard.name} is damaged (", "copy the corpus again")
     damaged = bytearray(whole)
-    place = next(
-        index for index in range(200, len(whole)) if whole[index : index + 8].count(0) == 0
-    )
-    damaged[place] ^= 255
+    damaged[len(whole[:65536].rstrip(b"\0")) // 2] ^= 255  # amid the pages, behind which are zeros
     shard.write_bytes(damaged)
-    _refused(copy, f"{shard.name}, page 0 is damaged", "copy the corpus again")
+    _refused(copy, f"{shard.name}, page ", " is damaged (", "copy the corpus again")
 
 
 def test_other_tokenizer_or_counts(copy, tmp_path):

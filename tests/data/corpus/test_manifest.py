@@ -140,22 +140,3 @@ def test_everything_in_it_is_checked(path, value, words):
         place = place[part]
     place[last] = value
     refused(manifest, "is damaged: ", words, "copy the corpus again")
-
-
-def test_nothing_may_be_left_out():
-    def paths(value, path=()):
-        for name, below in value.items() if isinstance(value, dict) else enumerate(value):
-            yield (*path, name)
-            if isinstance(below, dict | list) and name != "options":
-                yield from paths(below, (*path, name))
-
-    everything = list(paths(whole()))
-    assert len(everything) > 50
-    for *above, last in everything:
-        manifest = whole()
-        place = manifest
-        for part in above:
-            place = place[part]
-        del place[last]
-        if above != ["sources"]:  # may be fewer
-            refused(manifest, "is damaged", "copy the corpus again")

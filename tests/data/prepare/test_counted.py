@@ -111,20 +111,19 @@ def small_sizes(monkeypatch):
 @pytest.mark.usefixtures("small_sizes")
 def test_enwik8_is_its_bytes_in_the_published_splits_with_one_vocabulary(tmp_path):
     text = enwik8(tmp_path / "enwik8")
-    settings = {"inputs": [str(tmp_path)], "tokenizer": None, "heldout": 0.01, "shard_bytes": 25}
-    valid = data.make_corpus(tmp_path / "v", dataset="enwik8", **settings)
-    test = data.make_corpus(tmp_path / "t", dataset="enwik8:test", **settings)
-    assert valid["tokenizer"] == test["tokenizer"] and valid["sha256"] != test["sha256"]
-    assert verify.verify(str(tmp_path / "v"))[1] == []
-    for path, start, end in (("v", 40, 56), ("t", 56, 70)):
-        train, heldout = (Corpus(str(tmp_path / path), split) for split in ("train", "heldout"))
-        pieces = train.tokenizer.pieces
-        assert bytes(int(pieces[index][3:5], 16) for index in whole(train)) == text[:40]
-        assert bytes(int(pieces[index][3:5], 16) for index in whole(heldout)) == text[start:end]
+    made = []
+    for name, start, end in (("enwik8", 40, 56), ("enwik8:test", 56, 70)):
+        path, inputs = f"{tmp_path}/{start}", [str(tmp_path / "enwik8")]
+        made.append(data.make_corpus(path, inputs, tokenizer=None, dataset=name, shard_bytes=25))
+        assert verify.verify(path)[1] == []
+        train, heldout = (Corpus(path, split) for split in ("train", "heldout"))
+        values = [int(piece[3:5], 16) for piece in train.tokenizer.pieces[9:]]
+        assert bytes(values[index - 9] for index in whole(train)) == text[:40]
+        assert bytes(values[index - 9] for index in whole(heldout)) == text[start:end]
         assert train.documents == 2, "one end of a document for every unit"
-    assert train.tokenizer.decode(train.tokenizer.encode("''A''  .")) == "''A''  .", (
-        "a prompt is not normalised"
-    )
+    assert made[0]["tokenizer"] == made[1]["tokenizer"] and made[0]["sha256"] != made[1]["sha256"]
+    # A prompt is not normalised.
+    assert train.tokenizer.decode(train.tokenizer.encode("''A''  .")) == "''A''  ."
 
 
 def wikitext(folder, valid):

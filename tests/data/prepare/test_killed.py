@@ -97,20 +97,6 @@ def _wait(condition, process):
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
-def test_workers_end_with_the_process_that_was_killed(tmp_path):
-    words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=20000")
-    with start(words) as process:
-        _wait(lambda: list(tmp_path.glob("c/units/*.json")), process)
-        workers = _children(process.pid)
-        assert len(workers) >= 2 and not (tmp_path / "c" / "manifest.json").exists()
-        process.kill()
-    until = time.monotonic() + 10
-    while any(map(data.runs, workers)):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(
     ("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 2)], ids=["INT", "TERM"]
 )

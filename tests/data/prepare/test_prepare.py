@@ -24,18 +24,6 @@ def _texts(path, split="train"):
     return list(map(corpus.tokenizer.decode, documents))
 
 
-def test_end_of_document_belongs_to_the_last_sentence(tmp_path):
-    inputs = data.write(tmp_path, a="Bado kilu.\nMeno.\n\n\nRasi\n", b="Tuve")
-    manifest = data.make_corpus(tmp_path / "c", inputs, heldout=0.0)
-    corpus = Corpus(str(tmp_path / "c"))
-    a, b, c, d = data.encode(["Bado kilu.", "Meno.", "Rasi", "Tuve"], corpus.tokenizer)
-    expected = [[*a], [*b, EOD], [*c, EOD], [*d, EOD]]
-    (tokens,), (starts,) = corpus.read(np.array([0]), corpus.tokens)
-    sentences = np.split(tokens, np.flatnonzero(starts)[1:])
-    assert [sentence.tolist() for sentence in sentences] == expected
-    assert starts[0] and list(manifest["splits"]) == ["train"]
-
-
 @pytest.mark.parametrize(
     ("document", "documents", "paragraphs"),
     [
@@ -75,13 +63,6 @@ def test_heldout_is_disjoint_and_holds_duplicates_together(tmp_path):
     content = "\n\n".join("\n".join(document) for document in [*documents[::-1], *documents])
     data.make_corpus(tmp_path / "c", data.write(tmp_path, a=content))
     assert sorted(_texts(tmp_path / "c", "heldout")) == sorted(2 * heldout)
-
-
-def test_two_workers_write_the_same_bytes(tmp_path):
-    data.make_corpus(tmp_path / "c", workers=2)
-    one, two = data.contents(data.corpus_path()), data.contents(tmp_path / "c")
-    assert sum(name.startswith("corpus-train") for name in one) > 2
-    assert one == two
 
 
 def test_no_thread_parses_python(tmp_path, monkeypatch):
