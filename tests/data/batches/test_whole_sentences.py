@@ -261,10 +261,10 @@ def test_targets_become_a_mask_a_random_piece_or_stay(shares, pieces):
         (".....W", 3, [0], [1], 1, [], [5]),  # what belongs to no word is none
     ],
 )
-def test_spans_of_words_end_before_sep_and_have_no_pieces_without_a_word(
-    words, goal, order, lengths, max_span, ineligible, expected
-):
-    """A word is a `W` and the dots behind it. `order`: where the words tried first begin."""
+def test_spans_of_words_end_before_sep(words, goal, order, lengths, max_span, ineligible, expected):
+    """Pieces without a word are no targets. A word is a `W` and the dots behind it. `order`: where
+    the words tried first begin.
+    """
     N, start = len(words), np.array([[letter == "W" for letter in words]])
     eligible = ~np.isin(np.arange(N), ineligible)[None]
     draws = np.full((1, 2 * N), 0.99)

@@ -129,8 +129,9 @@ def test_bucket_that_does_not_answer(tmp_path, suffix):
         server.objects[f"bucket/a.{suffix}"] = pathlib.Path(path).read_bytes()
         ((part,),) = plan(find_sources([address]), 10**9, "line")
         server.down = True
-        with pytest.raises(RestartMe, match=address):
-            list(_reader().documents(part))
+        for call in (lambda: find_sources([address]), lambda: list(_reader().documents(part))):
+            with pytest.raises(RestartMe, match=address):
+                call()
         server.down = False
         server.objects.clear()
         with pytest.raises(BadInput, match=f"{address}: No such file or directory"):
