@@ -1964,7 +1964,7 @@ MUTANTS = (
         SPANS,
         "fits_BS &= ~(at(chosen_BW, span_BS)",
         "fits_BS &= ~(at(chosen_BW & False, span_BS)",
-        one("data/batches/whole_sentences", "test_words_in_random_order_by_hand"),
+        one("data/batches/whole_sentences", "test_n_grams_are_those_of_google"),
     ),
     Mutant(
         "copies_of_one_epoch",
@@ -1988,14 +1988,20 @@ MUTANTS = (
         SEGMENTS,
         "tokens_BN[:, length - 1 :: -1]",
         "tokens_BN[:, :0:-1]",
-        one("data/batches/examples", "test_text_is_continuous_in_reading_order_in_both_directions"),
+        one(
+            "data/data_properties",
+            "test_windows_tile_and_nothing_is_lost_but_what_a_change_of_the_batch_size_costs",
+        ),
     ),
     Mutant(
         "random_b_overlaps",
         SEGMENTS,
         "distance_R = tot + (draws_R",
         "distance_R = 0 * tot + (draws_R",
-        one("data/batches/examples", "test_b_follows_a_or_shares_nothing_with_its_own_row"),
+        one(
+            "data/data_properties",
+            "test_a_random_b_shares_nothing_with_its_a_its_window_its_look_ahead_and_its_memory",
+        ),
     ),
     Mutant(
         "span_lengths_uniform",
@@ -2975,7 +2981,7 @@ MUTANTS = (
         SPANS,
         "fits_BS &= ~np.logical_or.accumulate(at(barred_BW, span_BS), axis=1)",
         "fits_BS &= ~at(barred_BW, span_BS)",
-        one("data/batches/whole_sentences", "test_a_span_is_shortened_to_the_words_that_are_left"),
+        one("data/batches/whole_sentences", "test_spans_of_words_end_before_sep"),
     ),
     Mutant(
         "entities_without_an_end_count",
@@ -3237,7 +3243,7 @@ MUTANTS = (
         "if count > (size :=",
         one(
             "data/prepare/counted",
-            "test_wikitext_is_its_words_and_line_ends_and_a_truncated_file_is_one_line",
+            "test_wikitext_is_its_words_and_line_ends_and_a_truncated_file_is_refused",
         ),
     ),
     Mutant(
@@ -3336,7 +3342,10 @@ MUTANTS = (
         "xlnet_jax/data/subwords.py",
         '("truncation", "padding", "post_processor")',
         '("truncation", "padding")',
-        one("data/subwords", "test_other_programs_files_give_the_same_ids"),
+        one(
+            "data/subwords",
+            "test_a_tokenizer_json_with_a_frame_around_a_text_gives_the_same_ids",
+        ),
     ),
     Mutant(
         "closing_quotes_are_two_apostrophes",
@@ -3790,7 +3799,10 @@ MUTANTS = (
         "xlnet_jax/data/batches/sentence_pairs.py",
         "< data.positive_pair_rate",
         "< 0.5",
-        one("data/batches/examples", "test_b_follows_a_or_shares_nothing_with_its_own_row"),
+        one(
+            "data/batches/examples",
+            "test_b_follows_a_and_begins_a_sentence_at_the_rate_that_is_asked_for",
+        ),
     ),
     Mutant(
         "gigabytes_are_decimal",

@@ -4,9 +4,8 @@ Every token's id says which corpus it is from and where it stands, so that what 
 the batches.
 """
 
-import dataclasses
-import functools
 import itertools
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -20,7 +19,7 @@ from xlnet_jax.config import Config, DataConfig, ModelConfig, SeedsConfig
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.cycle import Cycle
 from xlnet_jax.data.batches.mixture import Mixture
-from xlnet_jax.data.batches.stream import current, extend_plan
+from xlnet_jax.data.batches.stream import Plan, current, extend_plan
 
 FIRST = 9
 HOSTS = (1, 2, 3, 8)
@@ -38,31 +37,26 @@ class Places(tiny.Words):
         self.starts = rng.random(tokens) < rng.choice([0.02, 0.1, 0.4])
 
 
-@dataclasses.dataclass
-class Case:
+class Case(NamedTuple):
     config: Config
     mixture: Mixture
-    plan: tuple
-    changes: list
-    """(step, batch size) of every start."""
+    plan: Plan
 
 
 @st.composite
 def cases(draw):
     R, W = draw(st.integers(4, 12)), draw(st.integers(1, 5))
-    T = R + draw(st.integers(8, 14))
-    M = draw(st.sampled_from([0, 3, R, 2 * R + 1]))
     seed = draw(st.integers(0, 2**32 - 1))
     config = Config(
         data=DataConfig(
-            segment_len=T,
+            segment_len=R + draw(st.integers(8, 14)),
             reuse_len=R,
             num_predict=draw(st.integers(2, 5)),
             windows_per_block=W,
             bidirectional=draw(st.booleans()),
             positive_pair_rate=draw(st.sampled_from([0.0, 0.5])),
         ),
-        model=ModelConfig(memory_len=M),
+        model=ModelConfig(memory_len=draw(st.sampled_from([0, 3, R, 2 * R + 1]))),
         seeds=SeedsConfig(data=seed),
     )
     sizes = draw(st.lists(st.integers(40 * R * W, 90 * R * W), min_size=1, max_size=3))
@@ -73,18 +67,11 @@ def cases(draw):
         Places(size, int(firsts[i]), vocabulary, seed + i) for i, size in enumerate(sizes)
     )
     mixture = Mixture(texts, tuple("abc"[: len(texts)]), Cycle(counts))
-    changes = [(0, draw(st.sampled_from([6, 8, 12, 24])))]
-    for _ in range(draw(st.integers(0, 2))):
-        changes.append(
-            (
-                changes[-1][0] + draw(st.integers(1, 2 * W + 1)),
-                draw(st.sampled_from([6, 8, 12, 24])),
-            )
-        )
-    plan = ()
-    for step, batch_size in changes:
-        plan = extend_plan(plan, step, batch_size, W)
-    return Case(config, mixture, plan, changes)
+    plan, step = (), 0
+    for _ in range(draw(st.integers(1, 3))):
+        plan = extend_plan(plan, step, draw(st.sampled_from([6, 8, 12, 24])), W)
+        step += draw(st.integers(1, 2 * W + 1))
+    return Case(config, mixture, plan)
 
 
 def batch_of(case, step, rows=None) -> Batch:
@@ -104,44 +91,37 @@ def place(case, tokens):
 @given(cases(), st.integers(0, 40))
 def test_the_union_over_hosts_is_the_batch(case, step):
     whole = batch_of(case, step)
-    B = len(whole.direction)
+    rows = np.arange(len(whole.direction))
     for hosts in HOSTS:
-        if B % hosts:
-            continue
-        shares = [batch_of(case, step, rows) for rows in np.split(np.arange(B), hosts)]
-        joined = combine(shares, np.concatenate)
-        jax.tree.map(
-            functools.partial(np.testing.assert_array_equal, err_msg=f"{hosts} hosts"),
-            joined,
-            whole,
-        )
+        if len(rows) % hosts == 0:
+            shares = [batch_of(case, step, share) for share in np.split(rows, hosts)]
+            joined = combine(shares, np.concatenate)
+            jax.tree.map(np.testing.assert_array_equal, joined, whole)
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(cases())
 def test_windows_tile_and_nothing_is_lost_but_what_a_change_of_the_batch_size_costs(case):
     R, W = case.config.data.reuse_len, case.config.data.windows_per_block
-    stop = case.changes[-1][0] + 2 * W
-    read = []  # (corpus, first place, places), one per window
+    last = case.plan[-1]
+    stop = last.step + 2 * W
+    read = []  # corpus and first place of each window
     for step in range(stop):
         batch = batch_of(case, step)
         corpus, places = place(case, batch.tokens[:, :R])
         assert (corpus == corpus[:, :1]).all()
         assert (np.diff(places, axis=1) == batch.direction[:, None]).all()
-        read += [(int(c[0]), int(min(p))) for c, p in zip(corpus, places, strict=True)]
+        read += zip(corpus[:, 0].tolist(), places.min(axis=1).tolist(), strict=True)
     stream = case.mixture.stream(case.config)
-    begun = case.plan[-1].block + -(-(stop - case.plan[-1].step) // W) * case.plan[-1].batch_size
+    begun = last.block + -(-(stop - last.step) // W) * last.batch_size
+    corpus_N, number_N = case.mixture.cycle.deal(np.arange(begun))
     # The blocks that the plan says were begun, each once. Of a block begun before a change of the
     # batch size inside it, the rest is left: at most W - 1 windows of each of the old rows.
     for number, text in enumerate(case.mixture.corpora):
-        mine = sorted(first for corpus, first in read if corpus == number)
-        dealt = case.mixture.cycle.deal(np.arange(begun))
-        epochs = stream.corpora[number]
-        epoch_B, _, first_B = epochs.locate(dealt[1][dealt[0] == number])
-        expected = sorted((first_B[:, None] + R * np.arange(W)).ravel().tolist())
-        assert set(mine) <= set(expected)
+        mine = [first for corpus, first in read if corpus == number]
+        epoch_B, _, first_B = stream.corpora[number].locate(number_N[corpus_N == number])
+        assert set(mine) <= set((first_B[:, None] + R * np.arange(W)).ravel().tolist())
         if (epoch_B == 0).all():
-            assert len(set(mine)) == len(mine), "a window was read twice in one epoch"
             covered = np.zeros(text.tokens, int)
             for first in mine:
                 covered[first : first + R] += 1
@@ -149,60 +129,31 @@ def test_windows_tile_and_nothing_is_lost_but_what_a_change_of_the_batch_size_co
     lost = sum(
         -(new.step - old.step) % W * old.batch_size for old, new in itertools.pairwise(case.plan)
     )
-    unfinished = -(stop - case.plan[-1].step) % W * case.plan[-1].batch_size
+    unfinished = -(stop - last.step) % W * last.batch_size
     assert len(read) == begun * W - lost - unfinished
-
-
-@settings(max_examples=20, deadline=None, derandomize=True)
-@given(cases())
-def test_continues_says_whether_the_memory_holds_the_text_just_before(case):
-    R = case.config.data.reuse_len
-    before = None
-    for step in range(case.changes[-1][0] + 2 * case.config.data.windows_per_block):
-        batch = batch_of(case, step)
-        window = batch.tokens[:, :R]
-        entry = current(case.plan, step)
-        if before is None or entry.step == step:
-            assert not batch.continues.any(), "nothing in memory, or another batch size's rows"
-        else:
-            follows = (window[:, 0] == before[0][:, -1] + before[1]) & (
-                batch.direction == before[1]
-            )
-            # Two blocks that happen to lie side by side follow each other too, without being one.
-            assert (follows | ~batch.continues).all()
-            new_block = (step - entry.step) % case.config.data.windows_per_block == 0
-            assert (batch.continues == (not new_block)).all()
-        before = window, batch.direction
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(cases(), st.integers(0, 60))
 def test_a_random_b_shares_nothing_with_its_a_its_window_its_look_ahead_and_its_memory(case, step):
     R, M = case.config.data.reuse_len, case.config.model.memory_len
+    budget = case.config.data.segment_len - R - 3
     batch = batch_of(case, step)
-    some = 0
     for row, tokens in enumerate(batch.tokens):
         first_sep, second_sep = np.flatnonzero(tokens == SEP)
         assert second_sep == len(tokens) - 2 and tokens[-1] == CLS
-        (corpus,), _ = place(case, tokens[:1])
-        size = case.mixture.corpora[corpus].tokens
-        text = np.concatenate([tokens[:first_sep], tokens[first_sep + 1 : second_sep]])
-        corpora, places = place(case, text)
-        assert (corpora == corpus).all()
-        direction, start = int(batch.direction[row]), int(places[0])
-        # The memory reaches M tokens back, whatever of it is filled.
-        ahead = (direction * (places - start)) % size
-        a_end = first_sep
-        np.testing.assert_array_equal(
-            ahead[:a_end], np.arange(a_end), "window and A are one run of text"
-        )
-        b = ahead[a_end:]
-        np.testing.assert_array_equal(b, (b[:1] + np.arange(len(b))) % size, "B is one run of text")
-        budget = case.config.data.segment_len - R - 3
+        corpora, places = place(case, np.delete(tokens[:second_sep], first_sep))
+        assert (corpora == corpora[0]).all()
+        size = case.mixture.corpora[corpora[0]].tokens
+        ahead = (batch.direction[row] * (places - places[0])) % size
+        # The window and A are one run of text, and B is one.
+        np.testing.assert_array_equal(ahead[:first_sep], np.arange(first_sep))
+        b = ahead[first_sep:]
+        np.testing.assert_array_equal(b, (b[0] + np.arange(len(b))) % size)
         if batch.label[row]:
             # Too long an A is cut at its end, so a gap may lie between.
-            assert a_end <= b[0] < R + budget
+            assert first_sep <= b[0] < R + budget
         else:
-            some += 1
+            # The memory reaches M tokens back, whatever of it is filled.
             assert (b >= R + budget).all() and (b < size - M).all(), (b, R, budget, M, size)
-    assert some or case.config.data.positive_pair_rate
+    assert not batch.label.all() or case.config.data.positive_pair_rate

@@ -7,7 +7,7 @@ import pytest
 from special_ids import CLS, SEP
 
 from xlnet_jax.data import layouts
-from xlnet_jax.data.tokenizer import XLNET, SpecialIds
+from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.members import MEMBERS
 
 LAYOUT = layouts.Layout(XLNET, MEMBERS["xlnet"])
@@ -15,21 +15,6 @@ LAYOUT = layouts.Layout(XLNET, MEMBERS["xlnet"])
 
 def _text(first, count):
     return np.arange(first, first + count, dtype=np.int32)
-
-
-def test_a_sentence_and_a_pair():
-    one = layouts.sentences(LAYOUT, 10, _text(100, 3))
-    assert one.tokens.tolist() == [100, 101, 102, SEP, CLS] and one.segments.tolist() == [
-        0,
-        0,
-        0,
-        0,
-        2,
-    ]
-    two = layouts.sentences(LAYOUT, 10, _text(100, 2), _text(200, 2))
-    assert two.tokens.tolist() == [100, 101, SEP, 200, 201, SEP, CLS]
-    assert two.segments.tolist() == [0, 0, 0, 1, 1, 1, 2]
-    assert layouts.sentences(LAYOUT, 5, _text(100, 9)).tokens.tolist() == [100, 101, 102, SEP, CLS]
 
 
 def test_the_longer_text_loses_its_end_piece_by_piece():
@@ -48,7 +33,6 @@ def test_the_longer_text_loses_its_end_piece_by_piece():
 def test_a_choice_keeps_the_end_of_the_option_and_the_start_of_the_context():
     row = layouts.choice(LAYOUT, 10, _text(100, 20), _text(200, 5), most=3)
     assert row.tokens.tolist() == [100, 101, 102, 103, SEP, 202, 203, 204, SEP, CLS]
-    assert row.segments.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1, 2]
     assert len(layouts.choice(LAYOUT, 6, _text(100, 20), _text(200, 50), most=128).tokens) == 6
 
 
@@ -56,15 +40,14 @@ def test_windows_cover_a_paragraph_and_every_piece_is_best_in_one():
     paragraph, question = _text(100, 23), _text(200, 9)
     found = layouts.windows(LAYOUT, 16, paragraph, question, stride=4, most=3)
     assert [window.start for window in found] == [0, 4, 8, 12, 16]
-    first, *_, last = found
-    assert first.sequence.tokens.tolist() == [*range(100, 110), SEP, 200, 201, 202, SEP, CLS]
-    assert last.sequence.tokens.tolist() == [*range(116, 123), SEP, 200, 201, 202, SEP, CLS]
+    tokens = found[-1].sequence.tokens.tolist()
+    assert tokens == [*range(116, 123), SEP, 200, 201, 202, SEP, CLS]
     best = np.zeros(len(paragraph), int)
     for window in found:
         best[window.start : window.start + len(window.best_N)] += window.best_N
     assert (best == 1).all()
     # Piece 8 is the last but one of the first window, and in the middle of the second.
-    assert not first.best_N[8] and found[1].best_N[4]
+    assert not found[0].best_N[8] and found[1].best_N[4]
     # As in the original, 100 more pieces of a window count as one more around a piece: piece 253
     # has 2 + 2.56 and 3 + 0.54, the next one 1 + 2.56 and 4 + 0.54.
     long, short = layouts.windows(LAYOUT, 262, _text(100, 304), question, stride=250, most=3)
@@ -77,15 +60,14 @@ def test_windows_cover_a_paragraph_and_every_piece_is_best_in_one():
 
 def _of(family):
     """The layout of a family with CLS 1, SEP 2."""
-    absent: dict = dict.fromkeys(SpecialIds._fields)
-    return layouts.Layout(SpecialIds(**absent | {"cls": 1, "sep": 2, "pad": 0}), MEMBERS[family])
+    return layouts.Layout(XLNET._replace(cls=1, sep=2), MEMBERS[family])
 
 
 @pytest.mark.parametrize(
     ("family", "one", "two", "segments"),
     [
+        ("xlnet", [10, 11, 2, 1], [10, 11, 2, 20, 2, 1], [0, 0, 0, 1, 1, 2]),
         ("bert", [1, 10, 11, 2], [1, 10, 11, 2, 20, 2], [0, 0, 0, 0, 1, 1]),
-        ("albert", [1, 10, 11, 2], [1, 10, 11, 2, 20, 2], [0, 0, 0, 0, 1, 1]),
         ("roberta", [1, 10, 11, 2], [1, 10, 11, 2, 2, 20, 2], [0, 0, 0, 0, 0, 1, 1]),
         ("gpt2", [10, 11], [10, 11, 20], [0, 0, 1]),
     ],
@@ -96,15 +78,13 @@ def test_the_special_pieces_of_a_family(family, one, two, segments):
     """
     layout, a, b = _of(family), _text(10, 2), _text(20, 1)
     assert layouts.sentences(layout, 8, a).tokens.tolist() == one
+    assert layouts.sentences(layout, len(one), _text(10, 20)).tokens.tolist() == one
     pair = layouts.sentences(layout, 8, a, b)
     assert (pair.tokens.tolist(), pair.segments.tolist()) == (two, segments)
     assert layouts.choice(layout, 8, a, b, most=3).tokens.tolist() == two
-    for cut in (
-        layouts.sentences(layout, 8, _text(10, 20)),
-        layouts.sentences(layout, 8, _text(10, 20), _text(40, 9)),
-    ):
-        assert len(cut.tokens) == len(cut.segments) == 8
-    assert one[layout.first] == 10 and layout.origin(pair.tokens) == 0
+    cut = layouts.sentences(layout, 8, _text(10, 20), _text(40, 9))
+    assert len(cut.tokens) == len(cut.segments) == 8
+    assert one[layout.first] == 10
 
 
 @pytest.mark.parametrize("family", ["xlnet", "bert", "roberta"])

@@ -61,54 +61,47 @@ def test_nfkc(text, plain, nfkc, keep_accents, both):
 
 def test_special_ids_and_user_symbols():
     pieces = data.tokenizer().pieces
-    assert pieces[:9] == [
-        "<unk>",
-        "<s>",
-        "</s>",
-        "<cls>",
-        "<sep>",
-        "<pad>",
-        "<mask>",
-        "<eod>",
-        "<eop>",
-    ]
+    special = {
+        "unk": "<unk>",
+        "bos": "<s>",
+        "eos": "</s>",
+        "cls": "<cls>",
+        "sep": "<sep>",
+        "pad": "<pad>",
+        "mask": "<mask>",
+        "eod": "<eod>",
+        "eop": "<eop>",
+    }
+    assert pieces[:9] == list(special.values())
+    assert data.tokenizer().special._asdict() == {name: i for i, name in enumerate(special)}
     assert pieces[9:17] == [".", "(", ")", '"', "-", "–", "£", "€"]
-    names = "unk bos eos cls sep pad mask eod eop"
-    assert data.tokenizer().special._asdict() == {name: i for i, name in enumerate(names.split())}
     assert len(pieces) == data.tokenizer().vocab_size == data.VOCAB_SIZE
 
 
 def test_encode_and_decode():
-    tokenizer = data.tokenizer()
+    tokenizer, special = data.tokenizer(), module.XLNET
     text = "Bado kilu, 12. Menora."
-    ids, empty = data.encode([f"  {text} ", ""], tokenizer)
-    assert ids.dtype == empty.dtype == np.int32 and len(empty) == 0
-    assert tokenizer.decode(ids) == text
-    assert tokenizer.decode(np.array([module.XLNET.cls, *ids, module.XLNET.sep])) == text
-    np.testing.assert_array_equal(tokenizer.encode(f"  {text} "), ids)
+    ids = tokenizer.encode(f"  {text} ")
+    assert ids.dtype == np.int32 and tokenizer.decode([special.cls, *ids, special.sep]) == text
     assert not tokenizer.encode("").size
     # Normalising is the caller's affair where he says so.
     tokens, lengths = tokenizer.encode_normalized([text, "", "``"])
     np.testing.assert_array_equal(tokens[: lengths[0]], ids)
     assert lengths.tolist() == [len(ids), 0, len(tokens) - len(ids)]
-    assert (
-        module.XLNET.unk in tokens[lengths[0] :]
-        and module.XLNET.unk not in data.encode(["``"], tokenizer)[0]
-    )
+    assert special.unk in tokens[lengths[0] :] and special.unk not in tokenizer.encode("``")
     tokens, lengths = tokenizer.encode_normalized([])
     assert (tokens.dtype, len(tokens), len(lengths)) == (np.int32, 0, 0)
     # Control pieces are never made from text, <eop> is.
-    (spelled,) = data.encode(["<cls><mask><eod><eop>"], tokenizer)
-    assert not {module.XLNET.cls, module.XLNET.mask, module.XLNET.eod} & set(spelled.tolist())
-    assert spelled.tolist().count(module.XLNET.eop) == 1
+    spelled = tokenizer.encode("<cls><mask><eod><eop>").tolist()
+    assert not {special.cls, special.mask, special.eod} & set(spelled)
+    assert spelled.count(special.eop) == 1
 
 
 def test_long_text_is_encoded_in_parts(monkeypatch):
-    text = " ".join(["Bado kilu, 12."] * 50)
-    texts = ["", text, "Bado", "", text, ""]
+    long = " ".join(["Bado kilu, 12."] * 50)
+    texts = ["", long, "Bado", "", long, ""]
     whole = data.encode(texts, data.tokenizer())
     monkeypatch.setattr(module, "_LONGEST_TEXT", 40)
-    assert len(list(cut(text, 40))) > 10
     for many, each in zip(data.encode(texts, data.tokenizer()), whole, strict=True):
         np.testing.assert_array_equal(many, each)
     assert list(cut("x" * 95, 40)) == ["x" * 40, "x" * 40, "x" * 15]
@@ -116,23 +109,16 @@ def test_long_text_is_encoded_in_parts(monkeypatch):
 
 
 def test_word_start():
-    tokenizer = data.tokenizer()
-    assert tokenizer.word_start.dtype == bool and tokenizer.word_start.shape == (data.VOCAB_SIZE,)
-    for piece, start in zip(tokenizer.pieces, tokenizer.word_start, strict=True):
-        assert start == (
-            piece.startswith(("▁", "<")) or piece in set('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
-        ), piece
-    assert (
-        tokenizer.word_start[[module.XLNET.sep, module.XLNET.eod, 9]].all()
-        and not tokenizer.word_start.all()
-    )
+    tokenizer, punctuation = data.tokenizer(), set('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
+    expected = [piece.startswith(("▁", "<")) or piece in punctuation for piece in tokenizer.pieces]
+    np.testing.assert_array_equal(tokenizer.word_start, expected, strict=True)
+    assert not all(expected)
 
 
 @pytest.mark.parametrize(
     ("piece", "start"),
     [
         ("▁東京", True),
-        ("▁", True),
         ("東京", True),
         ("ひらがな", True),
         ("カナ", True),
@@ -140,8 +126,6 @@ def test_word_start():
         ("ㄅㄆ", True),
         ("〇", True),
         ("ก", True),
-        ("กา", True),
-        ("เก", True),
         ("ກ", True),
         ("ក", True),
         ("မြန်", True),
@@ -151,36 +135,23 @@ def test_word_start():
         # Marks, vowels after their consonant, and what repeats or lengthens belong to the character
         # before them.
         ("ิก", False),
-        ("์", False),
         ("า", False),
-        ("ะ", False),
         ("ໆ", False),
-        ("ၱ", False),
         ("ー", False),
-        ("々", False),
-        ("゙", False),
         # Punctuation, as ASCII punctuation; but also with something after it, for no space comes
         # before it.
         ("。", True),
-        ("、", True),
-        ("「", True),
-        ("」", True),
         ("！", True),
-        ("，", True),
         ("・", True),
         ("。」", True),
         ("Ａ", False),
         ("１", False),
         # Scripts with spaces, Hangul among them.
         ("한국", False),
-        ("ᄒ", False),
         ("é", False),
-        ("да", False),
-        ("ा", False),
         ("क", False),
         ("—", False),
         ("a", False),
-        ("1", False),
         (".", True),
         ("..", False),
         ("<sep>", True),
@@ -192,7 +163,7 @@ def test_word_start_of_scripts(piece, start):
 
 
 def _with_digit_comma(pieces):
-    # Three rare pieces become digit-comma pieces that SentencePiece likes best.
+    # Four rare pieces become digit-comma pieces that SentencePiece likes best.
     normal = [piece for piece in pieces if piece.type == piece.NORMAL and len(piece.piece) > 2]
     for piece, name in zip(normal[-4:], ("▁12,", "34,", "5,6", "▁1,000,"), strict=True):
         piece.piece, piece.score = name, -0.1
@@ -204,59 +175,44 @@ def _with_digit_comma(pieces):
 def test_digit_comma_rule(tmp_path, text):
     tokenizer = Tokenizer(_changed_model(tmp_path / "m", _with_digit_comma))
     processor = tokenizer.processor
-    expected, changed = [], False
-    for piece in processor.encode(text, out_type=str):  # the rule as it is stated, piece by piece
+    plain = processor.encode(text, out_type=str)
+    expected = []
+    for piece in plain:  # the rule as it is stated, piece by piece
         if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
-            changed = True
             parts = processor.encode(piece[:-1].replace("▁", ""), out_type=str)
             if piece[0] != "▁" and parts[0][0] == "▁":
                 parts = parts[1:] if len(parts[0]) == 1 else [parts[0][1:], *parts[1:]]
             expected += [*parts, ","]
         else:
             expected.append(piece)
-    assert changed == (text != "5,6 5,6")
-    before, ids, after = data.encode(["Bado 12, kilu", text, "Bado"], tokenizer)
-    assert ids.dtype == np.int32
-    for many, each in ((before, "Bado 12, kilu"), (after, "Bado")):
-        np.testing.assert_array_equal(many, data.encode([each], tokenizer)[0])
+    assert (expected == plain) == (text == "5,6 5,6")
     # As in the original, a piece that the rule makes and the vocabulary lacks becomes <unk>.
-    assert ids.tolist() == [processor.piece_to_id(piece) for piece in expected]
-    assert module.XLNET.unk in ids or tokenizer.decode(ids) == text
+    ids = [processor.piece_to_id(piece) for piece in expected]
+    before, found, after = data.encode(["Bado 12, kilu", text, "Bado"], tokenizer)
+    assert found.tolist() == ids
+    assert before.tolist() == tokenizer.encode("Bado 12, kilu").tolist()
+    assert after.tolist() == tokenizer.encode("Bado").tolist()
 
 
 def test_pickle_is_light_and_loads_again():
-    tokenizer = data.tokenizer()
-    assert len(pickle.dumps(tokenizer)) < 1000
-    again = pickle.loads(pickle.dumps(tokenizer))
-    np.testing.assert_array_equal(
-        data.encode(["Bado 12."], again)[0], data.encode(["Bado 12."], tokenizer)[0]
-    )
-    assert again.sha256 == tokenizer.sha256
+    pickled = pickle.dumps(data.tokenizer())
+    assert len(pickled) < 1000
+    assert pickle.loads(pickled).sha256 == data.tokenizer().sha256
 
 
 def test_other_special_ids_and_files_that_are_no_model_are_refused(tmp_path):
     def swap(pieces):
         pieces[5].piece, pieces[6].piece = "<mask>", "<pad>"
 
-    path = _changed_model(tmp_path / "m", swap)
-    with pytest.raises(
-        BadInput, match=r"id 5 holds '<mask>', XLNet needs '<pad>' there; train one"
-    ) as error:
-        Tokenizer(path)
-    assert error.value.exit_code == 2 and "\n" not in str(error.value)
-    with pytest.raises(BadInput, match="No such file"):
-        Tokenizer(str(tmp_path / "none"))
     (tmp_path / "junk").write_bytes(b"junk")
-    with pytest.raises(BadInput, match="junk: not a SentencePiece model"):
-        Tokenizer(str(tmp_path / "junk"))
-
-
-def test_training_repeats(tmp_path):
-    lines = data.synthetic_text(0, 200).split("\n")
-    train_tokenizer(lines, str(tmp_path / "a"), data.VOCAB_SIZE, seed=0, threads=2)
-    with open(data.tokenizer_path(), "rb") as file:
-        assert (tmp_path / "a").read_bytes() == file.read()
-    assert os.listdir(tmp_path) == ["a"]
+    for path, said in (
+        (_changed_model(tmp_path / "m", swap), "id 5 holds '<mask>', XLNet needs '<pad>' there"),
+        (tmp_path / "none", "No such file"),
+        (tmp_path / "junk", "junk: not a SentencePiece model"),
+    ):
+        with pytest.raises(BadInput, match=said) as error:
+            Tokenizer(str(path))
+        assert "\n" not in str(error.value)
 
 
 def test_long_lines_are_trained_on(tmp_path):
@@ -285,16 +241,10 @@ def test_vocabulary_that_does_not_fit(tmp_path, text, size, message, kind):
 
 
 def test_the_text_of_each_piece_is_counted():
-    tokenizer = data.tokenizer()
+    tokenizer, text = data.tokenizer(), "Bado kilu, 12."
     characters_V, bytes_V = tokenizer.text_lengths()
-    text = "Bado kilu, 12."
-    ids = tokenizer.encode(text)
-    assert (ids >= 9).all() and characters_V[ids].sum() == len(text) + 1, (
-        "and the space before a sentence"
-    )
+    # And the space before a sentence.
+    assert characters_V[tokenizer.encode(text)].sum() == len(text) + 1
     euro = tokenizer.pieces.index("€")
-    assert (
-        (characters_V[euro], bytes_V[euro]) == (1, 3)
-        and not characters_V[:9].any()
-        and not bytes_V[:9].any()
-    )
+    assert (characters_V[euro], bytes_V[euro]) == (1, 3)
+    assert not characters_V[:9].any() and not bytes_V[:9].any()

@@ -31,31 +31,26 @@ def made(tmp_path, level, texts, bound=None, verbatim=True):
     return opened
 
 
-@pytest.mark.parametrize(
-    ("level", "text"),
-    [
-        ("characters", STRANGE),
-        ("bytes", STRANGE),
-        ("bytes", bytes(range(256)).decode(errors="surrogateescape")),
-    ],
-)
-def test_any_text_comes_back_with_every_space_and_control_character(tmp_path, level, text):
-    opened = made(tmp_path, level, [text])
-    ids, length = opened.encode_normalized([text, "", text[:3]])
-    assert length.tolist() == [
-        len(text.encode(errors="surrogateescape")) if level == "bytes" else len(text),
-        0,
-        3,
-    ]
-    assert ids.dtype == np.int32 and ids.min() >= len(SPECIAL_PIECES)
-    assert opened.decode([*ids[: length[0]], EOD, UNK]) == text.encode(
-        errors="surrogateescape"
-    ).decode(errors="replace")
+@pytest.mark.parametrize("level", ["characters", "bytes"])
+def test_any_text_comes_back_with_every_space_and_control_character(tmp_path, level):
+    opened = made(tmp_path, level, [STRANGE])
+    size = len(STRANGE.encode()) if level == "bytes" else len(STRANGE)
+    ids, length = opened.encode_normalized([STRANGE, "", STRANGE[:3]])
+    assert length.tolist() == [size, 0, 3] and ids.dtype == np.int32
+    whole = ids[:size]
+    assert ids.min() >= len(SPECIAL_PIECES) and opened.decode([*whole, EOD, UNK]) == STRANGE
     characters_V, bytes_V = opened.text_lengths()
-    if text is STRANGE:
-        whole = ids[: length[0]]
-        assert (characters_V[whole].sum(), bytes_V[whole].sum()) == (len(text), len(text.encode()))
+    assert characters_V[whole].sum() == len(STRANGE)
+    assert bytes_V[whole].sum() == len(STRANGE.encode())
     assert not characters_V[:9].any() and not bytes_V[:9].any()
+
+
+def test_every_byte_is_a_piece_also_where_it_is_no_text(tmp_path):
+    every = bytes(range(256))
+    opened = made(tmp_path, "bytes", [every.decode(errors="surrogateescape")])
+    ids = opened.encode(every.decode(errors="surrogateescape"))
+    assert len(set(ids.tolist())) == 256
+    assert opened.decode(ids) == every.decode(errors="replace")
 
 
 def test_words_are_white_space_and_line_ends(tmp_path):
@@ -75,14 +70,11 @@ def test_words_are_white_space_and_line_ends(tmp_path):
 
 
 def test_the_most_frequent_pieces_come_first_and_equal_counts_give_equal_bytes(tmp_path):
-    first, second = (
-        made(tmp_path / each, "characters", texts)
-        for each, texts in (("", ["abbc", "c"]), ("other", ["cbcba"]))
-    )
+    first = made(tmp_path / "a", "characters", ["abbc", "c"])
+    second = made(tmp_path / "b", "characters", ["cbcba"])
     assert first.pieces[9:] == ["b", "c", "a"] and first.sha256 == second.sha256
     assert first.word_start[9:].tolist() == [False, False, False]
-    again = pickle.loads(pickle.dumps(first))
-    assert type(again) is Vocabulary and again.pieces == first.pieces
+    assert pickle.loads(pickle.dumps(first)).pieces == first.pieces
 
 
 def test_what_a_vocabulary_lacks_is_refused(tmp_path):
@@ -123,10 +115,7 @@ def test_what_needs_sentencepiece_says_so(tmp_path):
     ],
 )
 def test_a_damaged_file_is_one_line(tmp_path, change):
-    path = made(tmp_path, "characters", ["a"]).path
-    with open(path, encoding="utf-8") as file:
-        content = json.load(file) | change
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(content, file)
+    opened = made(tmp_path, "characters", ["a"])
+    (tmp_path / "vocabulary.json").write_text(json.dumps(json.loads(opened.content) | change))
     with pytest.raises(BadInput, match=r"vocabulary .*/vocabulary.json: .*--vocabulary"):
-        Vocabulary(path)
+        Vocabulary(opened.path)

@@ -1,7 +1,6 @@
 """Loading: readers, prefetch depth and worker processes never change a batch."""
 
 import errno
-import itertools
 import multiprocessing
 import os
 import shutil
@@ -46,14 +45,9 @@ def dispatches(corpus, start=START, stop=STOP, rows=None, **data):
 
 def test_dispatches_are_cut_at_multiples_of_k(corpus):
     found = dispatches(corpus)
-    assert [list(found.steps(i)) for i in range(len(found))] == [
-        [3],
-        [4, 5],
-        [6, 7],
-        [8, 9],
-        [10, 11],
-    ]
-    assert [list(dispatches(corpus, 4, 5).steps(0))] == [[4]]
+    steps = [list(found.steps(i)) for i in range(len(found))]
+    assert steps == [[3], [4, 5], [6, 7], [8, 9], [10, 11]]
+    assert list(dispatches(corpus, 4, 5).steps(0)) == [4]
     assert len(dispatches(corpus, 4, 4)) == 0
 
 
@@ -62,13 +56,11 @@ def test_rows_from_the_batch_size_on_weigh_nothing_and_change_no_other(corpus, d
     """They fill up a batch that does not divide over the devices."""
     eight, ten = (dispatches(corpus, rows=np.arange(rows), **data).batch(START) for rows in (8, 10))
     jax.tree.map(np.testing.assert_array_equal, eight, jax.tree.map(lambda x: x[:8], ten))
-    assert ten.target_weights[:8].all(axis=1).any() and len(ten.tokens) == 10
-    assert not ten.target_weights[8:].any() and not ten.label_weight[8:].any()
-    assert (
-        ten.auxiliary is None
-        or ten.auxiliary.weights[:8].any()
-        and not ten.auxiliary.weights[8:].any()
-    )
+    weights = [ten.target_weights]
+    if data["objective"] == "clm":
+        weights.append(ten.auxiliary.weights)
+    assert all(each[:8].any() and not each[8:].any() for each in weights)
+    assert len(ten.tokens) == 10 and not ten.label_weight[8:].any()
 
 
 @pytest.mark.parametrize(
@@ -83,14 +75,11 @@ def test_the_batch_of_a_step_is_the_same_alone_and_by_any_readers(corpus, option
     asked = dispatches(corpus, **options)
     built = list(loader.prefetched(asked, asked.config))
     assert len(built) == len(asked)
+    # Each step of the reference is built by itself.
     alone = dispatches(Mixture((Corpus(data_fixtures.corpus_path(), cache_bytes=1),)))
     for i, batch in enumerate(built):
-        # Each step of the reference is built by itself, out of order.
-        jax.tree.map(
-            np.testing.assert_array_equal,
-            batch,
-            loader.stack([alone.batch(step) for step in asked.steps(i)]),
-        )
+        expected = loader.stack(list(map(alone.batch, asked.steps(i))))
+        jax.tree.map(np.testing.assert_array_equal, batch, expected)
     tokens = np.concatenate([batch.tokens for batch in built])
     assert len(np.unique(tokens.reshape(-1, tokens.shape[-1]), axis=0)) == 8 * (STOP - START)
 
@@ -104,12 +93,12 @@ def test_heldout_batches_do_not_depend_on_how_many_rows_are_read_together(corpus
     def rows(batch_size):
         asked = loader.HeldoutDispatches(heldout, config, single, batch_size, np.arange(batch_size))
         built = [asked(i) for i in range(len(asked))]
-        return vars(combine(built, lambda arrays: np.concatenate(arrays, axis=1)[:, :blocks]))
+        return combine(built, lambda arrays: np.concatenate(arrays, axis=1)[:, :blocks])
 
     three, eight = rows(3), rows(8)
-    for name in three:
-        np.testing.assert_array_equal(three[name], eight[name], name)
-    assert (three["target_weights"].sum(axis=-1) > 0).sum() == -(-heldout.corpora[0].tokens // 16)
+    jax.tree.map(np.testing.assert_array_equal, three, eight)
+    windows = (three.target_weights.sum(axis=-1) > 0).sum()
+    assert windows == -(-heldout.corpora[0].tokens // 16)
 
 
 def test_a_block_of_a_share_is_read_as_in_an_evaluation_of_all(corpus):
@@ -119,11 +108,9 @@ def test_a_block_of_a_share_is_read_as_in_an_evaluation_of_all(corpus):
     places = [whole.rows_S3.tolist().index(row) for row in some.rows_S3.tolist()]
     assert len(places) == 3 and places[0] > 0, "not the first ones"
     batch = loader.HeldoutDispatches(heldout, config, some, 3, np.arange(3))(0)
-    for number, place in enumerate(places):
-        alone = loader.HeldoutDispatches(heldout, config, whole, 1, np.arange(1))(place)
-        jax.tree.map(
-            lambda a, b, n=number: np.testing.assert_array_equal(a[:, n], b[:, 0]), batch, alone
-        )
+    alone = loader.HeldoutDispatches(heldout, config, whole, 1, np.arange(1))
+    blocks = combine(list(map(alone, places)), lambda arrays: np.concatenate(arrays, axis=1))
+    jax.tree.map(np.testing.assert_array_equal, batch, blocks)
 
 
 def with_workers(path, workers=2):
@@ -177,11 +164,10 @@ def test_a_small_dev_shm_is_named_where_a_restart_cannot_help(corpus, monkeypatc
 def test_a_damaged_shard_is_told_in_one_line_whoever_read_it(tmp_path, workers):
     path = shutil.copytree(data_fixtures.corpus_path(), tmp_path / "corpus")
     for shard in path.glob("corpus-train*"):
-        content = bytearray(shard.read_bytes())
-        content[len(content) // 2 :: 50] = bytes(len(content[len(content) // 2 :: 50]))
-        shard.write_bytes(content)
+        content = shard.read_bytes()
+        shard.write_bytes(content[:100] + bytes(len(content) - 100))
     with pytest.raises(BadInput, match="is damaged .*; copy the corpus again") as raised:
-        list(itertools.islice(with_workers(str(path), workers), 500))
+        next(with_workers(str(path), workers))
     assert "\n" not in str(raised.value)
 
 

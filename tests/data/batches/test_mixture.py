@@ -5,7 +5,6 @@ evaluation.
 import os
 
 import data_fixtures
-import jax
 import numpy as np
 import pytest
 import tiny
@@ -16,8 +15,6 @@ from xlnet_jax.config import load
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
-from xlnet_jax.data.prepare.options import PrepareOptions
-from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run.metrics import read_jsonl
 
@@ -28,20 +25,9 @@ FIVE = os.path.join(str(tiny.ROOT), "configs", "xlnet_large_five_corpora.py")
 def second(tmp_path_factory):
     """A corpus of other text with the same tokenizer."""
     folder = tmp_path_factory.mktemp("second")
-    with open(folder / "text.txt", "w", encoding="utf-8") as file:
-        file.write(data_fixtures.synthetic_text(99, 300))
-    output = str(folder / "second")
-    prepare(
-        [str(folder / "text.txt")],
-        output,
-        PrepareOptions(
-            tokenizer=data_fixtures.tokenizer_path(),
-            heldout=data_fixtures.HELDOUT,
-            page_tokens=64,
-            workers=1,
-        ),
-    )
-    return output
+    inputs = data_fixtures.write(folder, text=data_fixtures.synthetic_text(99, 300))
+    data_fixtures.make_corpus(folder / "second", inputs)
+    return str(folder / "second")
 
 
 def both(second, **data):
@@ -57,21 +43,12 @@ def test_rows_are_read_from_their_own_corpus_by_weight(second):
     seen = np.zeros(2)
     for step in range(0, 40, 4):
         where = mixture.stream(config).locate(step, np.arange(8), plan)
-        batch = asked.batch(step)
         seen += np.bincount(where.corpus_B, minlength=2)
-        for row in range(8):
-            corpus = mixture.corpora[where.corpus_B[row]]
-            alone = mixture.build(
-                config, where.take(np.array([row])), name="train", step=step, rows=np.array([row])
-            )
-            jax.tree.map(
-                lambda many, one, row=row: np.testing.assert_array_equal(many[row], one[0]),
-                batch,
-                alone,
-            )
-            start = where.cursor_B[row] - (15 if where.direction_B[row] < 0 else 0)
+        for row, tokens in enumerate(asked.batch(step).tokens):
+            corpus, direction = mixture.corpora[where.corpus_B[row]], where.direction_B[row]
+            start = where.cursor_B[row] - (15 if direction < 0 else 0)
             text = corpus.read(np.array([start]), 16)[0][0]
-            np.testing.assert_array_equal(batch.tokens[row, :16], text[:: where.direction_B[row]])
+            np.testing.assert_array_equal(tokens[:16], text[::direction])
     assert seen.tolist() == [20, 60]
 
 
@@ -88,15 +65,11 @@ def test_without_weights_every_corpus_is_read_as_often_as_the_others(second):
     ("corpus", "weights", "message"),
     [
         ("{0},{1}", "1", "data.weights=1 has 1 number for 2 corpora"),
-        ("{0},{1}", "1,2,3", "3 numbers for 2 corpora"),
-        *(
-            (corpus, "", "names a folder twice or has an empty name")
-            for corpus in ("{1},{1}", "{1},", ",{1}")
-        ),
-        *(
-            ("{0},{1}", weights, "data.weights=.* must be positive numbers separated by commas")
-            for weights in ("1,0", "1,-2", "a,b", "1,", "1,nan", "1,inf")
-        ),
+        ("{1},{1}", "", "names a folder twice or has an empty name"),
+        ("{1},", "", "names a folder twice or has an empty name"),
+        ("{0},{1}", "1,0", "data.weights=.* must be positive numbers"),
+        ("{0},{1}", "1,inf", "data.weights=.* must be positive numbers"),
+        ("{0},{1}", "a,b", "data.weights=.* must be positive numbers"),
     ],
 )
 def test_folders_and_weights_that_do_not_fit_are_refused(second, corpus, weights, message):
@@ -107,17 +80,7 @@ def test_folders_and_weights_that_do_not_fit_are_refused(second, corpus, weights
 
 def test_corpora_of_another_normalisation_are_refused(second, tmp_path):
     other = str(tmp_path / "other")
-    prepare(
-        [data_fixtures.text_folder()],
-        other,
-        PrepareOptions(
-            tokenizer=data_fixtures.tokenizer_path(),
-            heldout=0.2,
-            uncased=True,
-            page_tokens=64,
-            workers=1,
-        ),
-    )
+    data_fixtures.make_corpus(other, uncased=True)
     with pytest.raises(BadInput, match="have different tokenizers or normalisation"):
         open_mixture(tiny.config(data={"corpus": f"{second},{other}"}))
 
@@ -133,41 +96,32 @@ def test_a_corpus_too_small_for_its_share_of_a_batch_is_named(second):
 
 @pytest.mark.slow
 def test_a_run_tells_its_corpora_apart(second, tmp_path, pytestconfig):
-    log = {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))}
     config = tiny.config(
         data=both(second, weights="1,3"),
         train={"steps": 8},
         evaluation={"every": 8, "blocks": 3},
-        log=log,
+        log={"compilation_cache": str(pytestconfig.cache.mkdir("xla"))},
     )
     workdir = str(tmp_path / "run")
     train(config, workdir)
     lines = read_jsonl(os.path.join(workdir, "metrics.jsonl"))
     assert len(lines) == 8
-    plan = extend_plan((), 0, 8, 4)
-    mixture = open_mixture(config)
+    stream, plan = open_mixture(config).stream(config), extend_plan((), 0, 8, 4)
     for line in lines:
-        corpus_B = mixture.stream(config).locate(line["step"] - 1, np.arange(8), plan).corpus_B
+        corpus_B = stream.locate(line["step"] - 1, np.arange(8), plan).corpus_B
         # Every row has as many targets, so the mean over targets is the mean over rows.
-        weighted = (
-            line["loss/corpus"] * (corpus_B == 0).sum()
-            + line["loss/second"] * (corpus_B == 1).sum()
-        ) / 8
-        assert weighted == pytest.approx(line["loss"], rel=1e-5)
+        of_corpus = np.array([line["loss/corpus"], line["loss/second"]])
+        assert of_corpus[corpus_B].mean() == pytest.approx(line["loss"], rel=1e-5)
         assert "epoch" not in line and "loss_B" not in line
-    blocks = [epochs.blocks for epochs in mixture.stream(config).corpora]
-    assert lines[-1]["epoch/corpus"] == pytest.approx(4 / blocks[0])
-    assert lines[-1]["epoch/second"] == pytest.approx(12 / blocks[1])
+    first, other = (epochs.blocks for epochs in stream.corpora)
+    assert lines[-1]["epoch/corpus"] == pytest.approx(4 / first)
+    assert lines[-1]["epoch/second"] == pytest.approx(12 / other)
 
     scored = evaluate(workdir, blocks=3)
     low, high = sorted((scored["heldout_loss/corpus"], scored["heldout_loss/second"]))
     assert low < scored["heldout_loss"] < high
     alone = evaluate(workdir, blocks=3, overrides=[f"--config.data.corpus={second}"])
     assert alone["heldout_loss"] == pytest.approx(scored["heldout_loss/second"], rel=1e-6)
-
-    changed = tiny.config(data=both(second, weights="1,2"), train={"steps": 12}, log=log)
-    with pytest.raises(BadInput, match=r"data.weights: '1,3' -> '1,2'"):
-        train(changed, workdir)
 
 
 def test_the_five_corpora_are_read_in_the_published_proportions():

@@ -3,6 +3,7 @@ corpora.
 """
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def positions(where) -> np.ndarray:
     return where.cursor_B[:, None] + where.direction_B[:, None] * np.arange(R)
 
 
-@pytest.mark.parametrize("left", [1, 31, 63, 127])
+@pytest.mark.parametrize("left", [1, 31, 127])
 def test_every_epoch_leaves_out_another_part_whatever_is_left_of_stretches(left):
     """Also where the length of a stretch is a multiple of the number of offsets."""
     blocks = ShuffledBlocks(512 + left, 8, 4, seed=3, shuffle_len=128)
@@ -57,56 +58,42 @@ def test_blocks_come_in_another_order_in_every_epoch():
 
 def test_windows_of_a_block_follow_each_other_in_reading_order():
     plan = extend_plan((), 0, 6, W)
-    before = None
-    for step in range(3 * W):
-        where = STREAM.locate(step, np.arange(6), plan)
+    steps = [STREAM.locate(step, np.arange(6), plan) for step in range(3 * W)]
+    for step, (before, where) in enumerate(itertools.pairwise(steps), 1):
         assert (where.continues_B == (step % W > 0)).all()
         if step % W:
             np.testing.assert_array_equal(where.cursor_B, before.cursor_B + before.direction_B * R)
             np.testing.assert_array_equal(where.direction_B, before.direction_B)
-        before = where
 
 
 def test_a_block_is_read_the_other_way_round_in_the_next_epoch():
-    N = BLOCKS
-    rows = np.arange(N)
+    rows = np.arange(BLOCKS)
     directions = []
     for epoch in range(2):
-        where = STREAM.locate(0, rows, (PlanEntry(0, epoch * N, N),))
-        ends = positions(where)
-        block = (np.minimum(ends[:, 0], ends[:, -1]) - epoch * R) // (W * R)
-        directions.append(dict(zip(block.tolist(), where.direction_B.tolist(), strict=True)))
-    assert directions[0] == {block: -direction for block, direction in directions[1].items()}
-    forward = dataclasses.replace(STREAM, bidirectional=False).locate(
-        0, rows, extend_plan((), 0, N, W)
-    )
-    assert (forward.direction_B == 1).all()
+        where = STREAM.locate(0, rows, (PlanEntry(0, epoch * BLOCKS, BLOCKS),))
+        directions.append(where.direction_B[np.argsort(where.block_B)])
+    np.testing.assert_array_equal(directions[0], -directions[1])
+    assert set(directions[0]) == {1, -1}
+    forward = dataclasses.replace(STREAM, bidirectional=False)
+    assert (forward.locate(0, rows, extend_plan((), 0, BLOCKS, W)).direction_B == 1).all()
 
 
 def test_a_plan_loses_nothing_at_a_multiple_of_w_and_at_most_the_rest_of_a_block_elsewhere():
     plan = extend_plan((), 0, 4, W)
     assert STREAM.epochs(0, plan) == [0] and STREAM.epochs(W * BLOCKS, plan) == pytest.approx([4])
     assert extend_plan(plan, 12, 4, W) is plan
-    at_edge = extend_plan(plan, 2 * W, 6, W)
-    assert at_edge[-1] == PlanEntry(2 * W, 8, 6)
+    assert extend_plan(plan, 2 * W, 6, W)[-1] == PlanEntry(2 * W, 8, 6)
     inside = extend_plan(plan, 2 * W + 1, 6, W)
     assert inside[-1] == PlanEntry(2 * W + 1, 12, 6), "the four blocks begun are left"
     assert not STREAM.locate(2 * W + 1, np.arange(6), inside).continues_B.any()
-    np.testing.assert_array_equal(
-        STREAM.locate(2 * W, np.arange(4), inside).cursor_B,
-        STREAM.locate(2 * W, np.arange(4), plan).cursor_B,
-    )
+    before, after = (STREAM.locate(2 * W, np.arange(4), each) for each in (plan, inside))
+    np.testing.assert_array_equal(before.cursor_B, after.cursor_B)
 
 
 def test_a_corpus_smaller_than_one_batch_of_blocks_is_refused():
     STREAM.check(BLOCKS, ["the train split"])
-    with pytest.raises(
-        BadInput,
-        match=(
-            r"train split has 1,000 tokens for training: 31 blocks of 32, "
-            r"too few for train.batch_size=32"
-        ),
-    ):
+    said = "train split has 1,000 tokens for training: 31 blocks of 32, too few for train.batch"
+    with pytest.raises(BadInput, match=said):
         STREAM.check(BLOCKS + 1, ["the train split"])
 
 
@@ -123,40 +110,33 @@ def test_a_single_pass_reads_every_token_whatever_the_batch_size():
     assert read[3] == read[7] == set(range(205))
 
 
-@pytest.mark.parametrize("share", [1, 2, 3, 5, 25])
+@pytest.mark.parametrize("share", [1, 2, 3, 25])
 def test_a_share_of_a_single_pass_is_spread_evenly_over_whole_blocks(share):
     """The fault: the first blocks of the split, which are the first documents."""
+    tokens = (50 * R * W, 3 * R * W - 1)
     whole, some = (
-        SinglePass.of_blocks((50 * R * W, 3 * R * W - 1), R, W, limit).rows_S3
-        for limit in (0, share * W)
+        SinglePass.of_blocks(tokens, R, W, limit).rows_S3.tolist() for limit in (0, share * W)
     )
-    first = some[some[:, 0] == 0][:, 1] // W
-    assert len(first) == share and abs(first.mean() - 24.5) <= 1, (
-        "a part has the middle of the whole"
-    )
+    first = [window // W for corpus, window, _ in some if corpus == 0]
+    assert len(first) == share and abs(np.mean(first) - 24.5) <= 1
     assert set(np.diff(first)) <= {50 // share, -(-50 // share)}
-    assert (some[:, 0] == 1).sum() == min(share, 3)
-    assert {*map(tuple, some.tolist())} <= {*map(tuple, whole.tolist())}
+    assert len(some) - share == min(share, 3)
+    assert all(row in whole for row in some)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 200))
 def test_every_corpus_gets_its_blocks_in_order_and_its_share(counts, start):
     cycle = Cycle(tuple(counts))
-    numbers = np.arange(start, start + 3 * cycle.length)
-    corpus, own = cycle.deal(numbers)
+    corpus, own = cycle.deal(np.arange(start, start + 3 * cycle.length))
     for number, count in enumerate(counts):
-        mine = own[corpus == number]
-        assert len(mine) == 3 * count
-        np.testing.assert_array_equal(
-            mine, mine[0] + np.arange(len(mine)), "no block skipped, none twice"
-        )
-    all_corpora, _ = cycle.deal(np.arange(4 * cycle.length))
+        # No block is skipped, and none is there twice.
+        assert (np.diff(own[corpus == number]) == 1).all()
+        assert (corpus == number).sum() == 3 * count
+    from_the_start, _ = cycle.deal(np.arange(4 * cycle.length))
     for number, share in enumerate(cycle.shares):
-        had = np.cumsum(all_corpora == number)
-        assert np.abs(had - share * np.arange(1, len(had) + 1)).max() < 2, (
-            "never far from its share"
-        )
+        had = np.cumsum(from_the_start == number)
+        assert np.abs(had - share * np.arange(1, len(had) + 1)).max() < 2
 
 
 def test_a_number_is_found_without_counting_up_to_it():

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import data_fixtures as data
 import numpy as np
 import pytest
-from special_ids import EOD, PAD
+from special_ids import EOD
 
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.corpus.corpus import Corpus
@@ -59,32 +59,25 @@ def copy(tmp_path):
 def test_a_corpus_is_read_through_a_mount_that_has_neither_mmap_nor_changes(monkeypatch):
     """As Cloud Storage FUSE may be: read-only, no memory mapping, no renames."""
     expected = Corpus(data.corpus_path()).read(np.arange(0, 4000, 100), 100)
-    opened, builtin = os.open, open
+    os_open, builtin_open = os.open, open
 
     def refuse(*_, **__):
         raise PermissionError("a mount that is only read")
 
     def open_low(path, flags, *words, **more):
-        return (
-            refuse()
-            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-            else opened(path, flags, *words, **more)
-        )
+        writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        return (refuse if writes else os_open)(path, flags, *words, **more)
 
     def open_high(path, mode="r", *words, **more):
-        return refuse() if set(mode) & set("wax+") else builtin(path, mode, *words, **more)
+        return (refuse if set(mode) & set("wax+") else builtin_open)(path, mode, *words, **more)
 
     monkeypatch.setattr(os, "open", open_low)
     monkeypatch.setattr(builtins, "open", open_high)
-    for module, names in (
-        (os, ("rename", "replace", "mkdir", "remove", "utime")),
-        (mmap, ("mmap",)),
-    ):
-        for name in names:
-            monkeypatch.setattr(module, name, refuse)
-    corpus = Corpus(data.corpus_path())
-    for found, wanted in zip(corpus.read(np.arange(0, 4000, 100), 100), expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for name in ("rename", "replace", "mkdir", "remove", "utime"):
+        monkeypatch.setattr(os, name, refuse)
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    found = Corpus(data.corpus_path()).read(np.arange(0, 4000, 100), 100)
+    np.testing.assert_array_equal(found, expected)
     # Nor does the native reader of the shards.
     with open("/proc/self/maps") as maps:
         assert data.corpus_path() not in maps.read()
@@ -97,25 +90,22 @@ def test_read_equals_a_naive_concatenation(split):
     # Several shards, several pages, and padding at the end of shards that must not be seen.
     assert len(shards) > 2 and max(shard["pages"] for shard in shards) > 2
     assert any(shard["tokens"] % data.PAGE_TOKENS for shard in shards[:-1])
-    assert corpus.tokens == len(tokens) == corpus.token_counts.sum()
+    assert corpus.tokens == len(tokens)
     assert corpus.documents == (tokens == EOD).sum()
-    np.testing.assert_array_equal(
-        corpus.token_counts, np.bincount(tokens, minlength=data.VOCAB_SIZE)
-    )
-    anywhere = np.array([0, 63, 64, len(tokens) - 1, len(tokens), -5, 12345678901])
-    for first, length in [
-        (anywhere[:0], 5),
-        *((anywhere, length) for length in (0, 1, 70, 2 * corpus.tokens + 3)),
-    ]:
-        read_tokens, read_starts = corpus.read(first, length)
-        flags = corpus.read_flags(first, length)[1]
+    counts = np.bincount(tokens, minlength=data.VOCAB_SIZE)
+    np.testing.assert_array_equal(corpus.token_counts, counts)
+    first = np.array([0, 63, 64, len(tokens) - 1, len(tokens), -5, 12345678901])
+    for length in (0, 1, 70, 2 * corpus.tokens + 3):
         index = (first[:, None] + np.arange(length, dtype=np.int64)) % len(tokens)
-        for found, expected in (
-            (read_tokens, tokens[index]),
-            (flags, starts[index]),
-            (read_starts, starts[index] & pages.SENTENCE_START != 0),
+        expected = (tokens[index], starts[index])
+        begins = expected[1] & pages.SENTENCE_START != 0
+        for found, wanted in (
+            (corpus.read(first, length), (expected[0], begins)),
+            (corpus.read_flags(first, length), expected),
         ):
-            np.testing.assert_array_equal(found, expected, strict=True)
+            for each, of_text in zip(found, wanted, strict=True):
+                np.testing.assert_array_equal(each, of_text, strict=True)
+    assert corpus.read(first[:0], 5)[0].shape == (0, 5)
 
 
 def test_threads_and_pickled_copies_read_the_same():
@@ -123,7 +113,7 @@ def test_threads_and_pickled_copies_read_the_same():
     first = np.random.Generator(np.random.Philox(0)).integers(0, corpus.tokens, (40, 8))
     expected = [corpus.read(row, 100)[0] for row in first]
     again = pickle.loads(pickle.dumps(corpus))
-    assert not again._shards._open and not again._pages and corpus._shards._open
+    assert not again._shards._open and not again._pages
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda row: again.read(row, 100)[0], first))
     np.testing.assert_array_equal(found, expected)
@@ -135,16 +125,12 @@ def test_tfds_reads_it_without_tensorflow():
     corpus = Corpus(data.corpus_path())
     source = tfds.builder_from_directory(data.corpus_path()).as_data_source("train")
     shards = corpus.manifest["splits"]["train"]["shards"]
-    assert (
-        len(source) == sum(shard["pages"] for shard in shards) and "tensorflow" not in sys.modules
-    )
-    last = (shards[-1]["tokens"] - 1) % data.PAGE_TOKENS + 1
-    page, (tokens, starts) = source[len(source) - 1], corpus.read_flags(np.array([-last]), last)
-    padding = (0, data.PAGE_TOKENS - last)
-    np.testing.assert_array_equal(
-        page["tokens"], np.pad(tokens[0], padding, constant_values=PAD), strict=True
-    )
-    np.testing.assert_array_equal(page["starts"], np.pad(starts[0], padding), strict=True)
+    assert len(source) == sum(shard["pages"] for shard in shards)
+    page, size = shards[0]["pages"], data.PAGE_TOKENS  # the first page of the second shard
+    (tokens,), (starts,) = corpus.read_flags(np.array([shards[0]["tokens"]]), size)
+    np.testing.assert_array_equal(source[page]["tokens"], tokens, strict=True)
+    np.testing.assert_array_equal(source[page]["starts"], starts, strict=True)
+    assert "tensorflow" not in sys.modules
 
 
 def _edit(copy, change):
@@ -163,21 +149,15 @@ def _refused(path, *words, split="train"):
 
 
 def test_not_a_corpus(tmp_path):
-    _refused(tmp_path / "none", "no such folder", "xlnet-jax prepare")
     _refused(tmp_path, "no such folder, or nothing in it", "xlnet-jax prepare")
     (tmp_path / "thesis.tex").write_text("")
     _refused(tmp_path, "is not a corpus", "xlnet-jax prepare")
+    _refused(tmp_path / "thesis.tex", "Not a directory; name the folder of a corpus")
     (tmp_path / "prepare.json").write_text("{}")
     _refused(tmp_path, "is not finished", "which resumes or says what to change")
     (tmp_path / MANIFEST).write_text("{")
     _refused(tmp_path, "manifest.json is damaged", "copy the corpus again")
-    _refused(
-        data.corpus_path(),
-        "corpus",
-        "has no split 'dev', only train, heldout",
-        "use one of these",
-        split="dev",
-    )
+    _refused(data.corpus_path(), "has no split 'dev', only train, heldout", split="dev")
 
 
 def test_missing_cut_and_damaged_shards(copy):
@@ -190,51 +170,34 @@ def test_missing_cut_and_damaged_shards(copy):
     shard.write_bytes(bytes(len(whole)))
     _refused(copy, f"{shard.name} is damaged (", "copy the corpus again")
     damaged = bytearray(whole)
-    place = next(
-        index for index in range(200, len(whole)) if whole[index : index + 8].count(0) == 0
-    )
-    damaged[place] ^= 255
+    damaged[len(whole[:65536].rstrip(b"\0")) // 2] ^= 255  # amid the pages, behind which are zeros
     shard.write_bytes(damaged)
-    _refused(copy, f"{shard.name}, page 0 is damaged", "copy the corpus again")
+    _refused(copy, f"{shard.name}, page ", " is damaged (", "copy the corpus again")
 
 
 def test_other_tokenizer_or_counts(copy, tmp_path):
-    other = tmp_path / "other.model"
-    train_tokenizer(data.synthetic_text(1, 200).split("\n"), str(other), 150, seed=0, threads=2)
-    shutil.copy(other, copy / "spiece.model")
-    _refused(copy, "spiece.model is not the tokenizer that this corpus was made with")
-    os.remove(copy / "spiece.model")
-    _refused(copy, "spiece.model", "No such file")
-    shutil.copy(os.path.join(data.corpus_path(), "spiece.model"), copy)
-    counts = copy / "token_counts-train.npy"
+    tokenizer, counts = copy / "spiece.model", copy / "token_counts-train.npy"
     whole = counts.read_bytes()
+    model = tokenizer.read_bytes()
+    train_tokenizer(data.synthetic_text(1, 200).split("\n"), f"{tmp_path}/other", 150, 0, 2)
+    shutil.copy(tmp_path / "other", tokenizer)
+    _refused(copy, "spiece.model is not the tokenizer that this corpus was made with")
+    tokenizer.unlink()
+    _refused(copy, "spiece.model", "No such file")
+    tokenizer.write_bytes(model)
     counts.write_bytes(b"junk")
-    _refused(
-        copy,
-        "token_counts-train.npy does not match its hash in the manifest",
-        "copy the corpus again",
-    )
+    _refused(copy, "token_counts-train.npy does not match its hash", "copy the corpus again")
     counts.unlink()
     _refused(copy, "token_counts-train.npy is missing")
-
-    def hashed(content):
+    for content, said in (
+        (whole[:-1], "is damaged (not an int64 array of 200 numbers)"),
+        (whole.replace(b"<i8", b"<u8"), "is damaged (not an int64 array of 200 numbers)"),
+        (whole[:-1] + b"\x01", "does not add up to the"),
+    ):
         counts.write_bytes(content)
         digest = hashlib.sha256(content).hexdigest()
-        _edit(copy, lambda manifest: manifest["splits"]["train"].update(token_counts_sha256=digest))
-
-    for content in (
-        b"",
-        b"junk",
-        whole[:-1],
-        whole.replace(b"<i8", b"<u8"),
-        pickle.dumps([1] * 400),
-    ):
-        hashed(content)
-        _refused(copy, "token_counts-train.npy is damaged (not an int64 array of 200 numbers)")
-    hashed(whole[:-1] + b"\x01")
-    _refused(copy, "token_counts-train.npy does not add up to the")
-    hashed(whole)
-    assert Corpus(copy).token_counts.sum() == Corpus(copy).tokens
+        _edit(copy, lambda m, d=digest: m["splits"]["train"].update(token_counts_sha256=d))
+        _refused(copy, f"token_counts-train.npy {said}")
     _edit(copy, lambda manifest: manifest["tokenizer"].update(vocab_size=300))
     _refused(copy, "spiece.model has 200 pieces, the manifest says 300")
 
@@ -246,14 +209,12 @@ def test_pages_are_read_once_per_call_and_few_shards_are_open(monkeypatch):
         corpus._shards, "read", lambda places, *rest: read.extend(places) or original(places, *rest)
     )
     corpus.read(np.array([0, 0, 1, 64]), 64)
-    assert read == [(0, 0), (0, 1)]
     corpus.read(np.array([10]), 100)
     assert read == [(0, 0), (0, 1)]
     corpus.read(np.arange(5) * 64, 64)  # more than the cache holds is read all the same
     assert read == [(0, page) for page in range(5)] and len(corpus._pages) == 3
     monkeypatch.setattr("xlnet_jax.data.corpus.shards._OPEN_SHARDS", 1)
     corpus = Corpus(data.corpus_path())
-    np.testing.assert_array_equal(
-        corpus.read(np.array([0]), corpus.tokens)[0][0], _naive("train")[0]
-    )
+    (tokens,), _ = corpus.read(np.array([0]), corpus.tokens)
+    np.testing.assert_array_equal(tokens, _naive("train")[0])
     assert len(corpus._shards._open) == 1

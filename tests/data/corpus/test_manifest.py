@@ -2,12 +2,10 @@
 
 import dataclasses
 import json
-import shutil
 
-import data_fixtures as data
 import pytest
 
-from xlnet_jax.data.corpus.manifest import MANIFEST, content_hash, parse, read_manifest, shard_name
+from xlnet_jax.data.corpus.manifest import content_hash, parse, shard_name
 from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput
 
@@ -74,24 +72,15 @@ def test_other_formats():
             f"has format {version}, this version reads 2; "
             "run `xlnet-jax prepare` again, or use the version that"
         )
-        refused(whole() | {"format_version": version}, told)
-    refused({"format_version": 1}, "has format 1")  # whatever else it has
-    for version in (0, -1, True, 1.0, "1", None):
-        refused(
-            whole() | {"format_version": version},
-            "is damaged: format_version is",
-            "copy the corpus again",
-        )
-    without = whole()
-    del without["format_version"]
-    refused(without, "format_version is None")
+        refused({"format_version": version}, told)  # whatever else it has
+    for version in (0, True, "1", None):
+        refused(whole() | {"format_version": version}, "is damaged: format_version is")
 
 
 def test_no_json():
     refused(b"", "is damaged", "Expecting value")
     refused(b"\xff\xfe\x00", "is damaged")
     refused(b"[" * 100_000, "is damaged", "recursion")
-    refused(b'{"format_version": ' + b"9" * 5000 + b"}", "is damaged")
     refused([], "it is [], not an object")
 
 
@@ -111,11 +100,8 @@ def test_no_json():
             "../spiece.model",
             "tokenizer.file is '../spiece.model', not spiece.model",
         ),
-        ("tokenizer.vocab_size", 8, "tokenizer.vocab_size is 8, not a number from 9"),
-        ("tokenizer.more", 1, "tokenizer has an unknown key 'more'"),
         ("normalization.nfkc", 1, "normalization.nfkc is 1, not true or false"),
         ("normalization", {"lower": True}, "normalization has no keep_accents"),
-        ("splits", [], "splits is [], not an object"),
         ("splits.more\nlines", {}, "splits has an unknown key 'more\\nlines'"),
         ("splits.train.shards.0", None, "splits.train.shards[0] is None, not an object"),
         (
@@ -154,35 +140,3 @@ def test_everything_in_it_is_checked(path, value, words):
         place = place[part]
     place[last] = value
     refused(manifest, "is damaged: ", words, "copy the corpus again")
-
-
-def test_nothing_may_be_left_out():
-    def paths(value, path=()):
-        for name, below in value.items() if isinstance(value, dict) else enumerate(value):
-            yield (*path, name)
-            if isinstance(below, dict | list) and name != "options":
-                yield from paths(below, (*path, name))
-
-    everything = list(paths(whole()))
-    assert len(everything) > 50
-    for *above, last in everything:
-        manifest = whole()
-        place = manifest
-        for part in above:
-            place = place[part]
-        del place[last]
-        if above != ["sources"]:  # may be fewer
-            refused(manifest, "is damaged", "copy the corpus again")
-
-
-def test_a_manifest_that_cannot_be_opened(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="Not a directory; name the folder of a corpus"):
-        read_manifest(str(tmp_path / "file"))
-    shutil.copytree(data.corpus_path(), tmp_path / "corpus")
-    (tmp_path / "corpus" / MANIFEST).unlink()
-    (tmp_path / "corpus" / MANIFEST).mkdir()
-    with pytest.raises(BadInput, match="is not finished"):
-        read_manifest(str(tmp_path / "corpus"))
-    with pytest.raises(BadInput, match="not gs://BUCKET/"):
-        read_manifest("s3://bucket/corpus")

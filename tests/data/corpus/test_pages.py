@@ -26,7 +26,7 @@ def tfds_record(features, tokens, starts):
 
 
 # The lengths in a record take one to four bytes each.
-@pytest.mark.parametrize("page_tokens", [1, 2, 20, 30, 64, 127, 128, 4096, 5000, 600_000])
+@pytest.mark.parametrize("page_tokens", [1, 30, 127, 128, 5000, 600_000])
 def test_a_page_has_the_bytes_that_tfds_writes_and_reads(page_tokens):
     tokens, starts = page(page_tokens)
     features = pages.features(page_tokens)
@@ -35,11 +35,9 @@ def test_a_page_has_the_bytes_that_tfds_writes_and_reads(page_tokens):
     read = features.deserialize_example_np(record)
     np.testing.assert_array_equal(read["tokens"], tokens)
     np.testing.assert_array_equal(read["starts"], starts)
-    for wanted, found in zip(
-        (tokens, starts), pages.decode(record, page_tokens, VOCAB_SIZE), strict=True
-    ):
-        np.testing.assert_array_equal(found, wanted)
-        assert found.dtype == wanted.dtype
+    found_tokens, found_starts = pages.decode(record, page_tokens, VOCAB_SIZE)
+    np.testing.assert_array_equal(found_tokens, tokens, strict=True)
+    np.testing.assert_array_equal(found_starts, starts, strict=True)
 
 
 def refused(record, words, page_tokens=64, vocab_size=VOCAB_SIZE):
@@ -49,8 +47,6 @@ def refused(record, words, page_tokens=64, vocab_size=VOCAB_SIZE):
 
 
 def test_other_records():
-    import tensorflow_datasets as tfds
-
     tokens, starts = page(64)
     record = pages.encode(tokens, starts)
     refused(b"", "0 bytes is not a page of 64 tokens")
@@ -58,51 +54,39 @@ def test_other_records():
     refused(record, "not a page of 32 tokens", page_tokens=32)
     refused(record.replace(b"tokens", b"tokenz"), "not a tf.Example")
     refused(b"\x00" * len(record), "not a tf.Example")
-    wide = tfds.features.FeaturesDict(
-        {"tokens": tfds.features.Tensor(shape=(64,), dtype=np.int64, encoding="bytes")}
-    )
-    refused(wide.serialize_example({"tokens": tokens.astype(np.int64)}), "not a page of 64 tokens")
-    for bad in (VOCAB_SIZE, -1, -(2**31), 2**31 - 1):
+    for bad in (VOCAB_SIZE, -1):
         tokens[7] = bad
-        refused(
-            pages.encode(tokens, starts),
-            f"token 7 is {bad}, outside the vocabulary of {VOCAB_SIZE} pieces",
-        )
+        said = f"token 7 is {bad}, outside the vocabulary of {VOCAB_SIZE} pieces"
+        refused(pages.encode(tokens, starts), said)
     tokens[7], starts[9] = VOCAB_SIZE - 1, 8
     refused(pages.encode(tokens, starts), "flags of token 9 are 8")
 
 
-def write(path, tokens, starts, page_tokens=64):
-    writer = pages.PageWriter(str(path), page_tokens)
-    for first in range(0, len(tokens), 100):
-        writer.write(tokens[first : first + 100], starts[first : first + 100])
-    return writer.close()
-
-
 def shard_refused(path, entry, words, page_tokens=64, vocab_size=VOCAB_SIZE):
-    with pytest.raises(BadInput, match=re.escape(str(path)) + ".*" + words) as error:
-        list(pages.scan(str(path), entry, page_tokens, vocab_size))
+    with pytest.raises(BadInput, match=f"{re.escape(path)}.*{words}") as error:
+        list(pages.scan(path, entry, page_tokens, vocab_size))
     assert "\n" not in str(error.value)
 
 
 def test_scan(tmp_path):
-    path = tmp_path / "shard"
+    path = str(tmp_path / "shard")
     tokens, starts = page(1000)
-    entry = write(path, tokens, starts)
+    writer = pages.PageWriter(path, 64)
+    for first in range(0, 1000, 100):
+        writer.write(tokens[first : first + 100], starts[first : first + 100])
+    entry = writer.close()
     assert (entry["tokens"], entry["pages"]) == (1000, 16)
-    parts = list(pages.scan(str(path), entry, 64, VOCAB_SIZE))
-    for found, written in zip(zip(*parts, strict=True), (tokens, starts), strict=True):
-        np.testing.assert_array_equal(np.concatenate(found), written)
+    found = map(np.concatenate, zip(*pages.scan(path, entry, 64, VOCAB_SIZE), strict=True))
+    for read, written in zip(found, (tokens, starts), strict=True):
+        np.testing.assert_array_equal(read, written)
     for name, value, words in (
         ("pages", 15, "holds 16 pages, not the 15"),
         ("bytes", 7, "bytes, not 7"),
         ("sha256", "0" * 64, "the file does not match its hash"),
         ("content", "0" * 64, "tokens or starts do not match their hash"),
+        ("tokens", 999, "page 15: it has 39 tokens, but the rest is not padding"),
     ):
         shard_refused(path, entry | {name: value}, words)
-    shard_refused(
-        path, entry | {"tokens": 999}, "page 15: it has 39 tokens, but the rest is not padding"
-    )
     shard_refused(path, entry, "page 0: token . is", vocab_size=100)
     shard_refused(path, entry, "page 0: a record of .* not a page of 32 tokens", page_tokens=32)
-    shard_refused(tmp_path / "none", entry, "No such file")
+    shard_refused(f"{path}s", entry, "No such file")

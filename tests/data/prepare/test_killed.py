@@ -20,26 +20,26 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(tiny.ROOT)}
 
 
 def command(inputs, output, *options):
-    words = [
+    return [
         sys.executable,
         "-m",
         "xlnet_jax",
         "prepare",
         f"--input={inputs}",
         f"--output={output}",
+        f"--vocab_size={data.VOCAB_SIZE}",
+        "--heldout=0.1",
+        *options,
     ]
-    return [*words, f"--vocab_size={data.VOCAB_SIZE}", "--heldout=0.1", *options]
 
 
 @functools.cache
 def text() -> str:
     """A megabyte in eight files."""
-    path = os.path.join(data.session_folder(), "text_for_kills")
-    os.makedirs(path)
-    for index in range(8):
-        with open(os.path.join(path, f"{index}.txt"), "w", encoding="utf-8") as file:
-            file.write(data.synthetic_text(index, 500))
-    return path
+    path = pathlib.Path(data.session_folder(), "text_for_kills")
+    path.mkdir()
+    data.write(path, **{str(index): data.synthetic_text(index, 500) for index in range(8)})
+    return str(path)
 
 
 def start(words):
@@ -84,9 +84,7 @@ def test_killed_at_random(tmp_path, kills):
 
 
 def _children(pid):
-    return [
-        int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    ]
+    return list(map(int, pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 def _wait(condition, process):
@@ -99,80 +97,52 @@ def _wait(condition, process):
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
-def test_workers_end_with_the_process_that_was_killed(tmp_path):
-    words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=20000")
-    with start(words) as process:
-        notes = tmp_path / "c" / "units"
-        _wait(lambda: list(notes.glob("*.json")), process)
-        workers = _children(process.pid)
-        assert len(workers) >= 2 and not (tmp_path / "c" / "manifest.json").exists()
-        process.kill()
-    for _ in range(200):
-        if not any(map(data.runs, workers)):
-            break
-        time.sleep(0.05)
-    assert not any(map(data.runs, workers))
-
-
-def test_a_signal_to_the_group_is_one_line_and_asks_for_the_same_command(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 2)], ids=["INT", "TERM"]
+)
+def test_a_signal_to_the_group_is_one_line_and_asks_for_the_same_command(tmp_path, number, times):
     """Ctrl-C while workers start, and SIGTERM twice, as a machine that shuts down sends it, while
     they work.
     """
     # So many units that it is far from its end when it has made three.
     words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=20000")
     # A shell starts what runs in its background without Ctrl-C.
-    words = ["env", "--default-signal=INT", *words]
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with start(words) as process:
-            before = len(list(tmp_path.glob("c/units/*.json")))
-            if number == signal.SIGTERM:
-                _wait(
-                    lambda enough=before + 2: len(list(tmp_path.glob("c/units/*.json"))) > enough,
-                    process,
-                )
-            else:
-                _wait(lambda pid=process.pid: len(_children(pid)) > 2, process)
-            for _ in range(1 + (number == signal.SIGTERM)):
-                os.killpg(process.pid, number)
-            said = process.communicate()[1]
-        assert process.returncode == 42 and "Traceback" not in said, said
-        assert (
-            said.splitlines()[-1]
-            == f"xlnet-jax: {number.name}: there was nothing to save; rerun the same command"
-        )
+    with start(["env", "--default-signal=INT", *words]) as process:
+        if number == signal.SIGTERM:
+            _wait(lambda: len(list(tmp_path.glob("c/units/*.json"))) > 2, process)
+        else:
+            _wait(lambda: len(_children(process.pid)) > 2, process)
+        for _ in range(times):
+            os.killpg(process.pid, number)
+        said = process.communicate()[1]
+    assert process.returncode == 42 and "Traceback" not in said, said
+    last = said.splitlines()[-1]
+    assert last == f"xlnet-jax: {number.name}: there was nothing to save; rerun the same command"
 
 
 def test_disk_full(tmp_path):
     """A limit on the size of files does what a full disk does: the first large shard cannot be
     written.
     """
-    small, large = tmp_path / "text" / "a.txt", tmp_path / "text" / "b.txt"
-    small.parent.mkdir()
-    small.write_text(data.synthetic_text(0, 50))
-    large.write_text(data.synthetic_text(1, 4000))
-    options = (f"--tokenizer={data.tokenizer_path()}", "--heldout=0", "--shard_bytes=600000")
-    words = command(small.parent, tmp_path / "c", *options)
+    (tmp_path / "text").mkdir()
+    inputs = data.write(
+        tmp_path / "text", a=data.synthetic_text(0, 50), b=data.synthetic_text(1, 4000)
+    )
+    options = (f"--tokenizer={data.tokenizer_path()}", "--shard_bytes=600000", "--workers=2")
+    words = command(tmp_path / "text", tmp_path / "c", "--heldout=0", *options)
     limit = (
         "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); "
     )
     limited = [sys.executable, "-c", limit + "os.execv(sys.argv[1], sys.argv[1:])", *words]
     run = functools.partial(subprocess.run, env=ENVIRONMENT, capture_output=True, text=True)
-    for workers in ("--workers=1", "--workers=2"):
-        failed = run([*limited, workers])
-        assert failed.returncode == 2 and "Traceback" not in failed.stderr, failed.stderr
-        (said,) = [line for line in failed.stderr.splitlines() if line.startswith("xlnet-jax")]
-        assert (
-            "/c/units/0000" in said
-            and "File too large" in said
-            and "rerun the same command" in said
-        )
-        assert not (tmp_path / "c" / "manifest.json").exists() and list(
-            (tmp_path / "c" / "units").glob("*.json")
-        )
-        assert not list((tmp_path / "c").rglob("*.tmp"))
-    assert "going on" in failed.stderr and run(words).returncode == 0
-    data.make_corpus(
-        tmp_path / "d", [str(small.parent)], heldout=0.0, shard_bytes=600_000, page_tokens=4096
-    )
+    failed = run(limited)
+    assert failed.returncode == 2 and "Traceback" not in failed.stderr, failed.stderr
+    (said,) = [line for line in failed.stderr.splitlines() if line.startswith("xlnet-jax")]
+    for part in ("/c/units/0000", "File too large", "rerun the same command"):
+        assert part in said
+    assert not (tmp_path / "c" / "manifest.json").exists()
+    assert list((tmp_path / "c" / "units").glob("*.json"))
+    assert not list((tmp_path / "c").rglob("*.tmp"))
+    assert run(words).returncode == 0
+    data.make_corpus(tmp_path / "d", inputs, heldout=0.0, shard_bytes=600_000, page_tokens=4096)
     assert data.contents(tmp_path / "c") == data.contents(tmp_path / "d")

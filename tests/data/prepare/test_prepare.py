@@ -2,7 +2,6 @@
 
 import ast
 import logging
-import os
 import shutil
 import threading
 
@@ -14,35 +13,15 @@ from special_ids import EOD
 from xlnet_jax.data.corpus import manifest as manifests
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.corpus.corpus import Corpus
-from xlnet_jax.data.prepare import pipeline as module
-from xlnet_jax.data.prepare import work_unit
-from xlnet_jax.data.prepare.text import Request
-from xlnet_jax.data.tokenizer import Normalization
+from xlnet_jax.data.prepare import pipeline, work_unit
 from xlnet_jax.errors import BadInput
 
 
 def _texts(path, split="train"):
     corpus = Corpus(str(path), split)
-    tokens = corpus.read(np.array([0]), corpus.tokens)[0][0]
-    return [
-        corpus.tokenizer.decode(part)
-        for part in np.split(tokens, np.flatnonzero(tokens == EOD) + 1)[:-1]
-    ]
-
-
-def test_end_of_document_belongs_to_the_last_sentence(tmp_path):
-    inputs = data.write(tmp_path, a="Bado kilu.\nMeno.\n\n\nRasi\n", b="Tuve")
-    manifest = data.make_corpus(tmp_path / "c", inputs, heldout=0.0)
-    corpus = Corpus(str(tmp_path / "c"))
-    encoded = data.encode(["Bado kilu.", "Meno.", "Rasi", "Tuve"], corpus.tokenizer)
-    expected = [*encoded[0], *encoded[1], EOD, *encoded[2], EOD, *encoded[3], EOD]
-    tokens, starts = corpus.read(np.array([0]), corpus.tokens)
-    assert tokens[0].tolist() == expected
-    begins = np.cumsum([0, len(encoded[0]), len(encoded[1]) + 1, len(encoded[2]) + 1])
-    assert np.flatnonzero(starts[0]).tolist() == begins.tolist()
-    assert list(manifest["splits"]) == ["train"]
-    train = manifest["splits"]["train"]
-    assert (train["tokens"], train["documents"], train["sentences"]) == (len(expected), 3, 4)
+    (tokens,), _ = corpus.read(np.array([0]), corpus.tokens)
+    documents = np.split(tokens, np.flatnonzero(tokens == EOD) + 1)[:-1]
+    return list(map(corpus.tokenizer.decode, documents))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +29,7 @@ def test_end_of_document_belongs_to_the_last_sentence(tmp_path):
     [
         ("file", [0, 5], [0, 3, 5, 6]),
         ("blank_line", [0, 3, 5, 6], [0, 3, 5, 6]),
-        ("line", [0, 2, 3, 4, 5, 6], None),
+        ("line", [0, 2, 3, 4, 5, 6], [0, 2, 3, 4, 5, 6]),
     ],
 )
 def test_starts_of_paragraphs(tmp_path, document, documents, paragraphs):
@@ -67,34 +46,23 @@ def test_starts_of_paragraphs(tmp_path, document, documents, paragraphs):
     flags = corpus.read_flags(np.array([0]), corpus.tokens)[1][0]
     flags = flags[(flags & pages.SENTENCE_START) > 0]
     assert np.flatnonzero(flags & pages.DOCUMENT_START).tolist() == documents
-    assert np.flatnonzero(flags & pages.PARAGRAPH_START).tolist() == (paragraphs or documents)
+    assert np.flatnonzero(flags & pages.PARAGRAPH_START).tolist() == paragraphs
     train = manifest["splits"]["train"]
-    counts = (len(flags), len(documents), len(paragraphs or documents))
-    assert (
-        tuple(train[name] for name in ("sentences", "documents", "paragraphs"))
-        == counts
-        == (7, *counts[1:])
-    )
+    assert (train["documents"], train["paragraphs"]) == (len(documents), len(paragraphs))
+    assert train["sentences"] == len(flags) == 7
     assert manifest["empty"] == (document != "file")
 
 
 def test_heldout_is_disjoint_and_holds_duplicates_together(tmp_path):
     train, heldout = _texts(data.corpus_path()), _texts(data.corpus_path(), "heldout")
-    assert not set(train) & set(heldout)
-    assert len(train) + len(heldout) == len(data.documents_of(data.text_folder()))
-    assert 0.1 < len(heldout) / (len(train) + len(heldout)) < 0.3
-    # The same documents elsewhere, in another order and twice, fall on the same sides.
     documents = data.documents_of(data.text_folder())
+    assert not set(train) & set(heldout)
+    assert len(train) + len(heldout) == len(documents)
+    assert 0.1 < len(heldout) / len(documents) < 0.3
+    # The same documents elsewhere, in another order and twice, fall on the same sides.
     content = "\n\n".join("\n".join(document) for document in [*documents[::-1], *documents])
     data.make_corpus(tmp_path / "c", data.write(tmp_path, a=content))
     assert sorted(_texts(tmp_path / "c", "heldout")) == sorted(2 * heldout)
-
-
-def test_two_workers_write_the_same_bytes(tmp_path):
-    data.make_corpus(tmp_path / "c", workers=2)
-    one, two = data.contents(data.corpus_path()), data.contents(tmp_path / "c")
-    assert sum(name.startswith("corpus-train") for name in one) > 2
-    assert one == two
 
 
 def test_no_thread_parses_python(tmp_path, monkeypatch):
@@ -110,75 +78,66 @@ def test_no_thread_parses_python(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "place", ["first unit", "third unit", "inside a unit", "after the renames"]
+    ("module", "name", "call"),
+    [
+        (work_unit, "prepare_unit", 3),
+        (pages.PageWriter, "write", 4),  # inside a unit
+        (manifests, "write_tfds_metadata", 1),  # after the renames
+    ],
 )
-def test_interrupted_and_given_again(tmp_path, monkeypatch, caplog, place):
-    calls = []
+def test_interrupted_and_given_again(tmp_path, monkeypatch, caplog, module, name, call):
+    original, calls = getattr(module, name), []
 
-    def stop_at(number, function):
-        def replacement(*args, **kwargs):
-            calls.append(args)
-            if len(calls) == number:
-                raise KeyboardInterrupt
-            return function(*args, **kwargs)
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return original(*arguments)
 
-        return replacement
-
-    with monkeypatch.context() as patch:
-        if place == "inside a unit":
-            patch.setattr(pages.PageWriter, "write", stop_at(4, pages.PageWriter.write))
-        elif place == "after the renames":
-            patch.setattr(
-                manifests, "write_tfds_metadata", stop_at(1, manifests.write_tfds_metadata)
-            )
-        else:
-            number = 1 if place == "first unit" else 3
-            patch.setattr(work_unit, "prepare_unit", stop_at(number, work_unit.prepare_unit))
-        with pytest.raises(KeyboardInterrupt):
-            data.make_corpus(tmp_path / "c")
+    monkeypatch.setattr(module, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        data.make_corpus(tmp_path / "c")
     with pytest.raises(BadInput, match="is not finished"):
         Corpus(str(tmp_path / "c"))
     with caplog.at_level(logging.INFO, "xlnet_jax"):
         data.make_corpus(tmp_path / "c")
-    assert ("going on" in caplog.text) == (place != "first unit")
+    assert "going on" in caplog.text
     assert data.contents(tmp_path / "c") == data.contents(data.corpus_path())
 
 
 def test_bytes_that_are_not_utf8(tmp_path):
     inputs = data.write(tmp_path, a="Bado.\n\n" * 40 + "\nBado kilu.\n", b=b"Meno \xff ba.\n")
+    options = {"heldout": 0.0, "shard_bytes": 50}
     with pytest.raises(BadInput, match=r"b.txt, byte 5: not UTF-8; .*--errors=replace"):
-        data.make_corpus(tmp_path / "c", inputs, heldout=0.0, shard_bytes=50)
-    assert any(name.endswith(".json") for name in os.listdir(tmp_path / "c" / "units"))
+        data.make_corpus(tmp_path / "c", inputs, **options)
+    assert list((tmp_path / "c" / "units").glob("*.json"))
     # The advice works in the same folder, and gives what it gives in a new one.
-    manifest = data.make_corpus(
-        tmp_path / "c", inputs, heldout=0.0, shard_bytes=50, errors="replace"
-    )
-    fresh = data.make_corpus(tmp_path / "d", inputs, heldout=0.0, shard_bytes=50, errors="replace")
-    assert manifest["replaced"] == 1 and manifest == fresh
+    manifest = data.make_corpus(tmp_path / "c", inputs, **options, errors="replace")
+    data.make_corpus(tmp_path / "d", inputs, **options, errors="replace")
+    assert manifest["replaced"] == 1
     assert data.contents(tmp_path / "c") == data.contents(tmp_path / "d")
     # There is no way back: a unit may have replaced something.
     with pytest.raises(BadInput, match="was begun with errors=replace, not strict"):
-        data.make_corpus(tmp_path / "c", inputs, heldout=0.0, shard_bytes=50)
+        data.make_corpus(tmp_path / "c", inputs, **options)
 
 
 def test_the_tokenizer_sees_a_seeded_sample_without_the_heldout_documents(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_SAMPLE_PART_BYTES", 1000)
+    monkeypatch.setattr(pipeline, "_SAMPLE_PART_BYTES", 1000)
     samples = []
 
     def train(texts, path, *_):
         samples.append(list(texts))
         shutil.copy(data.tokenizer_path(), path)
 
-    monkeypatch.setattr(module, "train_tokenizer", train)
-    for name, changes in {"a": {}, "b": {}, "c": {"seed": 1}, "d": {"sample_bytes": 10**9}}.items():
-        data.make_corpus(tmp_path / name, tokenizer=None, **{"sample_bytes": 5000, **changes})
+    monkeypatch.setattr(pipeline, "train_tokenizer", train)
+    for number, changes in enumerate(({}, {}, {"seed": 1}, {"sample_bytes": 10**9})):
+        settings = {"tokenizer": None, "sample_bytes": 5000} | changes
+        data.make_corpus(tmp_path / str(number), **settings)
     assert samples[0] == samples[1] != samples[2]
     assert 5000 <= sum(map(len, samples[0])) < 6000
-    request = Request(
-        "blank_line", "line", Normalization(), data.HELDOUT, "strict", data.PAGE_TOKENS
-    )
-    kept = [each for each in data.documents_of(data.text_folder()) if not request.held_out([each])]
-    assert sorted(samples[3]) == sorted(sentence for document in kept for sentence in document)
+    heldout = "".join(_texts(data.corpus_path(), "heldout"))
+    kept = {line for each in data.documents_of(data.text_folder()) for line in each}
+    assert set(samples[3]) == {line for line in kept if line not in heldout}
 
 
 def test_no_text_in_a_split(tmp_path, caplog):
@@ -186,16 +145,13 @@ def test_no_text_in_a_split(tmp_path, caplog):
     for tokenizer in (None, data.tokenizer_path()):
         with pytest.raises(BadInput, match="the inputs hold no text"):
             data.make_corpus(tmp_path / f"c{tokenizer is None}", nothing, tokenizer=tokenizer)
-    all_held_out = (
-        r"all of the text \(1 document\) fell to .*; choose another folder and a smaller --heldout"
-    )
-    with pytest.raises(BadInput, match=all_held_out):
-        data.make_corpus(tmp_path / "d", data.write(tmp_path, a="Bado kilu"), heldout=1 - 1e-9)
+    short = data.write(tmp_path, a="Bado kilu")
+    with pytest.raises(
+        BadInput, match=r"all of the text \(1 document\) fell to .*; choose another"
+    ):
+        data.make_corpus(tmp_path / "d", short, heldout=1 - 1e-9)
     # The other way round training is possible, but its loss will have nothing to be compared with.
     with caplog.at_level(logging.WARNING, "xlnet_jax"):
-        data.make_corpus(tmp_path / "e", data.write(tmp_path, a="Bado kilu"), heldout=1e-9)
-    assert (
-        "none of the documents, of 11 tokens, is in the held-out split; prepare it with"
-        in caplog.text
-    )
+        data.make_corpus(tmp_path / "e", short, heldout=1e-9)
+    assert "none of the documents, of 11 tokens, is in the held-out split" in caplog.text
     assert "such as --heldout=0.2" in caplog.text

@@ -14,7 +14,6 @@ import tensorflow_datasets as tfds
 
 from xlnet_jax.cli import main
 from xlnet_jax.data.corpus.corpus import Corpus
-from xlnet_jax.data.prepare import sources
 from xlnet_jax.data.prepare.sources import Part, find_sources, plan
 from xlnet_jax.data.prepare.text import Request, TextReader
 from xlnet_jax.data.tokenizer import Normalization
@@ -61,15 +60,13 @@ class XlnetArticles(tfds.core.GeneratorBasedBuilder):
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("tfds"))
-    shards = tfds.download.DownloadConfig(num_shards=3)
-    XlnetArticles(data_dir=folder, file_format="array_record").download_and_prepare(
-        download_config=shards
-    )
+    builder = XlnetArticles(data_dir=folder, file_format="array_record")
+    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=3))
     return folder
 
 
-def _reader(field="text", errors="strict"):
-    return TextReader(Request("blank_line", "line", Normalization(), 0.0, errors, 64, field))
+def _reader(field="text"):
+    return TextReader(Request("blank_line", "line", Normalization(), 0.0, "strict", 64, field))
 
 
 def _copy(data_dir, to):
@@ -78,42 +75,41 @@ def _copy(data_dir, to):
 
 
 @pytest.mark.parametrize(
-    ("name", "numbers"),
+    ("name", "split", "numbers"),
     [
-        ("tfds:xlnet_articles", range(COUNT)),
-        ("tfds:xlnet_articles:validation", range(COUNT, COUNT + 3)),
-        ("tfds:xlnet_articles:1.0.0", range(COUNT)),
-        ("tfds:xlnet_articles:1.0.0:validation", range(COUNT, COUNT + 3)),
+        ("tfds:xlnet_articles", "train", range(COUNT)),
+        ("tfds:xlnet_articles:validation", "validation", range(COUNT, COUNT + 3)),
+        ("tfds:xlnet_articles:1.0.0", "train", range(COUNT)),
+        ("tfds:xlnet_articles:1.0.0:validation", "validation", range(COUNT, COUNT + 3)),
     ],
 )
-def test_by_name(data_dir, name, numbers):
+def test_by_name(data_dir, name, split, numbers):
     (source,) = find_sources([name], data_dir)
-    split = "validation" if "validation" in name else "train"
     folder = f"{data_dir}/xlnet_articles/1.0.0"
-    assert source.path == f"tfds:{folder}:{split}"
-    assert source.bytes == tfds.builder_from_directory(folder).info.splits[split].num_bytes > 100
+    assert source.path == f"tfds:{folder}:{split}" and source.bytes > 100
     assert source.mtime_ns == os.stat(f"{folder}/dataset_info.json").st_mtime_ns
     # A source is enough: no data_dir any more, and it may be named itself.
     assert find_sources([source.path]) == [source]
     reader = _reader()
-    parts = [part for unit in plan([source], 10**9, "blank_line") for part in unit]
-    assert parts == [Part(source.path, 0, len(numbers))]
-    assert list(reader.documents(parts[0])) == [_document(number) for number in numbers]
-    assert reader.hashes == [reader.digest(parts[0])]
+    ((part,),) = plan([source], 10**9, "blank_line")
+    assert part == Part(source.path, 0, len(numbers))
+    assert list(reader.documents(part)) == list(map(_document, numbers))
+    assert reader.hashes == [reader.digest(part)]
     assert "tensorflow" not in sys.modules
 
 
-def test_fields(data_dir):
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("body", "no field 'body', but 'number', 'text', 'words'; .*--field"),
+        ("number", "field 'number' is not one text; .*--field"),
+        ("words", "field 'words' is not one text; .*--field"),
+    ],
+)
+def test_fields(data_dir, field, said):
     ((part,),) = plan(find_sources(["tfds:xlnet_articles:validation"], data_dir), 10**9, "line")
-    with pytest.raises(
-        BadInput, match=r"example 0: no field 'body', but 'number', 'text', 'words'; .*--field"
-    ):
-        next(_reader("body").documents(part))
-    for field in ("number", "words"):
-        with pytest.raises(
-            BadInput, match=f"example 0: field '{field}' is not one text; .*--field"
-        ):
-            next(_reader(field).documents(part))
+    with pytest.raises(BadInput, match=f"example 0: {said}"):
+        next(_reader(field).documents(part))
 
 
 def test_configs_and_versions(data_dir, tmp_path):
@@ -133,60 +129,59 @@ def test_configs_and_versions(data_dir, tmp_path):
         find_sources(["tfds:wiki"], str(tmp_path))
 
 
-def test_not_built(data_dir, tmp_path):
+def test_not_built(tmp_path):
     command = f"`tfds build glue/cola --file_format=array_record --data_dir={tmp_path}`"
-    with pytest.raises(BadInput, match=r"glue/cola is not built in") as error:
+    with pytest.raises(BadInput, match=rf"glue/cola is not built in .*{command}"):
         find_sources(["tfds:glue/cola"], str(tmp_path))
-    assert command in str(error.value) and "\n" not in str(error.value)
-    for bad, message in (
+    with pytest.raises(BadInput, match="no data set that TFDS can read"):
+        find_sources([f"tfds:{tmp_path}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
         ("tfds:xlnet_articles:test", " has no split 'test', only train, validation"),
         ("tfds:xlnet_articles:train[2]", r"no split 'train\[.*', only train, validation"),
-        (f"tfds:{tmp_path}", "no data set that TFDS can read"),
-        *((bad, "is not tfds:NAME") for bad in ("tfds:", "tfds::train", "tfds:a:1.0.0:b:c")),
-    ):
-        with pytest.raises(BadInput, match=message):
-            find_sources([bad], data_dir)
+        ("tfds:", "is not tfds:NAME"),
+    ],
+)
+def test_bad_names(data_dir, name, said):
+    with pytest.raises(BadInput, match=said):
+        find_sources([name], data_dir)
 
 
-@pytest.mark.parametrize("other", ["tfrecord", "parquet"])
-def test_other_formats_are_refused(data_dir, tmp_path, other):
+def test_other_formats_are_refused(data_dir, tmp_path):
     folder = _copy(data_dir, tmp_path / "old" / "1.0.0")
     info = json.loads((folder / "dataset_info.json").read_text())
-    (folder / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": other}))
-    with pytest.raises(
-        BadInput,
-        match=rf"{folder} is written as {other}; .* `tfds build --file_format=array_record`",
-    ):
+    other = info | {"fileFormat": "tfrecord"}
+    (folder / "dataset_info.json").write_text(json.dumps(other))
+    said = rf"{folder} is written as tfrecord; .* `tfds build --file_format=array_record`"
+    with pytest.raises(BadInput, match=said):
         find_sources(["tfds:old"], str(tmp_path))
     # What a conversion leaves: both formats, side by side.
-    both = {"fileFormat": other, "alternativeFileFormats": ["array_record"]}
-    (folder / "dataset_info.json").write_text(json.dumps(info | both))
+    both = other | {"alternativeFileFormats": ["array_record"]}
+    (folder / "dataset_info.json").write_text(json.dumps(both))
     ((part,),) = plan(find_sources(["tfds:old:validation"], str(tmp_path)), 10**9, "line")
-    assert list(_reader().documents(part)) == [
-        _document(number) for number in range(COUNT, COUNT + 3)
-    ]
+    assert list(_reader().documents(part)) == list(map(_document, range(COUNT, COUNT + 3)))
 
 
 def test_damaged_data_sets(data_dir, tmp_path):
     folder = _copy(data_dir, tmp_path / "bad" / "1.0.0")
-    (source,) = find_sources(["tfds:bad"], str(tmp_path))
-    ((part,),) = plan([source], 10**9, "line")
-    shards = sorted(folder.glob("*train.array_record*"))
-    assert len(shards) == 3
-    whole = shards[1].read_bytes()
+    ((part,),) = plan(find_sources(["tfds:bad"], str(tmp_path)), 10**9, "line")
+    _, shard, _ = sorted(folder.glob("*train.array_record*"))
+    whole = shard.read_bytes()
     middle = len(whole) // 2
-    for damaged in (whole[:middle], b"", whole[:middle] + bytes(200) + whole[middle + 200 :]):
-        shards[1].write_bytes(damaged)
-        with pytest.raises(BadInput, match=f"{shards[1].name}.*; build it again") as error:
+    for damaged in (b"", whole[:middle] + bytes(200) + whole[middle + 200 :]):
+        shard.write_bytes(damaged)
+        with pytest.raises(BadInput, match=f"{shard.name}.*; build it again") as error:
             list(_reader().documents(part))
         assert "\n" not in str(error.value)
-    shards[1].write_bytes(whole)
+    shard.write_bytes(whole)
     with pytest.raises(BadInput, match="5 examples shorter than it was; start over"):
         list(_reader().documents(Part(part.path, 0, COUNT + 5)))
-    for name, content in (("features.json", "{}"), ("dataset_info.json", "{")):
-        (folder / name).write_text(content)
-        with pytest.raises(BadInput, match="no data set that TFDS can read"):
-            find_sources(["tfds:bad"], str(tmp_path))
+    (folder / "dataset_info.json").write_text("{")
+    with pytest.raises(BadInput, match="no data set that TFDS can read"):
+        find_sources(["tfds:bad"], str(tmp_path))
 
 
 def test_the_options_of_the_command_line(data_dir, tmp_path):
@@ -206,7 +201,7 @@ def test_the_options_of_the_command_line(data_dir, tmp_path):
 
 def test_in_a_bucket(data_dir):
     with fake_gcs.serve() as server:
-        for path in sorted(pathlib.Path(data_dir).rglob("*")):
+        for path in pathlib.Path(data_dir).rglob("*"):
             if path.is_file():
                 server.objects[f"bucket/tfds/{path.relative_to(data_dir)}"] = path.read_bytes()
         (source,) = find_sources(["tfds:xlnet_articles"], "gs://bucket/tfds/")
@@ -214,9 +209,8 @@ def test_in_a_bucket(data_dir):
         reader = _reader()
         parts = [part for unit in plan([source], 5000, "file") for part in unit]
         documents = [document for part in parts for document in reader.documents(part)]
-        assert documents == [_document(number) for number in range(COUNT)] and len(parts) > 2
+        assert documents == list(map(_document, range(COUNT))) and len(parts) > 2
         # Not one request per example.
         assert sum("array_record" in path for _, path, _ in server.requests) < COUNT / 5
         with pytest.raises(BadInput, match="not built in gs://bucket/none"):
             find_sources(["tfds:xlnet_articles"], "gs://bucket/none")
-    assert sources.kind_of(source.path).format == "tfds"
