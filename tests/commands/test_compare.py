@@ -258,28 +258,22 @@ def test_what_does_not_compare_is_refused_in_one_line(words, scored, tmp_path, c
 
 def test_the_steps_that_are_asked_for_are_of_the_first(words, tmp_path):
     """Those of the others follow, also of phases, beside which `train.steps` is refused."""
-    corpus, causal, parts = (
-        data_fixtures.corpus_path(),
-        tmp_path / "causal.py",
-        tmp_path / "parts.py",
-    )
-    parts.write_text(PHASES)
+    (tmp_path / "parts.py").write_text(PHASES)
+    files = f"{tmp_path}/causal.py,{tmp_path}/parts.py"
     asked = ["--config.train.steps=10", "--config.seeds.data=5"]
-    named = command.equal_budgets(
-        command.load_systems(f"{causal},{parts}", str(corpus), asked), "flops"
-    )
+    systems = command.load_systems(files, data_fixtures.corpus_path(), asked)
+    named = command.equal_budgets(systems, "flops")
     assert [(each.train.steps, each.seeds.data) for each in named.values()] == [(10, 5), (10, 5)]
     assert [phase["steps"] for phase in named["parts"].phases] == [6, 4]
 
 
 def test_all_spend_what_the_first_does():
     base, phases = tiny.config(), ({"steps": 30}, {"steps": 10, "train": {"batch_size": 4}})
+    long = dataclasses.asdict(base.changed(train={"steps": 500_000}))
     named = {
         "half": base.changed(train={"batch_size": 4, "steps": 100}),
         "whole": base,
-        "parts": configs.from_dict(
-            dataclasses.asdict(base.changed(train={"steps": 500_000})) | {"phases": phases}
-        ),
+        "parts": configs.from_dict(long | {"phases": phases}),
     }
     found = command.equal_budgets(named, "tokens")
     assert [each.train.steps for each in found.values()] == [100, 50, 43 + 14]
@@ -298,10 +292,9 @@ def test_two_systems_are_trained_scored_and_fine_tuned(words, task, tmp_path, mo
     tuned = {name: runs["1"]["tasks"]["word"] for name, runs in result["systems"].items()}
     assert all(each["metric"] == "accuracy" and 0 <= each["score"] <= 1 for each in tuned.values())
     losses = {
-        name: read_jsonl(str(tmp_path / f"compared/{name}/word/1/metrics.jsonl"))[-1]["loss"]
-        for name in tuned
+        read_jsonl(f"{tmp_path}/compared/{name}/word/1/metrics.jsonl")[-1]["loss"] for name in tuned
     }
-    assert losses["causal"] != losses["diffusion"], "both began with the same parameters"
+    assert len(losses) == 2, "both began with the same parameters"
     without_bound(tmp_path / "compared/diffusion/0/measures.json")
     monkeypatch.setattr(command, "train", None)  # it is not called again
     first = result["systems"]["diffusion"]["0"]["measures"]["bound"]

@@ -174,7 +174,6 @@ def test_axes_of_groups_and_bytes_of_types():
     with pytest.raises(ValueError, match="groups"):
         hlo.device_groups("replica_groups=mesh<'axis_0'=4>, x", 4)
     axes = {"data": 2, "fsdp": 2, "tensor": 2}
-    assert hlo.axes_of([[0, 4], [1, 5], [2, 6], [3, 7]], axes) == "data"
     assert hlo.axes_of([[0], [1]], axes) == "none"
     kinds = "(f32[]{:T(128)}, /*index=1*/pred[8]{0}, s32[2,2], f8e4m3fn[16], token[])"
     assert hlo.array_bytes(kinds) == 44

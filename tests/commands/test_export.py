@@ -2,7 +2,6 @@
 loads it.
 """
 
-import base64
 import os
 import re
 import unicodedata
@@ -14,10 +13,8 @@ import jax
 import numpy as np
 import pytest
 import safetensors
-import sentencepiece
 import tiny
 from safetensors.numpy import load_file
-from sentencepiece import sentencepiece_model_pb2
 
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.export import export
@@ -25,7 +22,7 @@ from xlnet_jax.commands.import_ import import_
 from xlnet_jax.config import Config
 from xlnet_jax.convert import huggingface, tokenizer_json
 from xlnet_jax.convert.formats import Trained
-from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, train_tokenizer
+from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import find, on_one_device, opened
 from xlnet_jax.run import metrics
@@ -91,27 +88,10 @@ def test_tensors(tokenizer, tmp_path):
         np.testing.assert_array_equal(tensors[name], array, err_msg=name)
 
 
-def test_normalizers_follow_the_normalization(tokenizer):
-    """`convert/test_tokenizer_json.py` compares what the usual steps do."""
-    model = files.read(tokenizer)
-
-    def steps(**changes) -> list[dict]:
-        written = tokenizer_json.tokenizer_json(model, Normalization(**changes), "t")
-        return written["normalizer"]["normalizers"]
-
-    both, last = steps(keep_accents=True, nfkc=True), steps()[-1]
-    assert [step["type"] for step in both[3:]] == ["NFKC", "NFC", "Precompiled"]
-    spaces = steps(keep_accents=True, remove_space=False)
-    assert [step["type"] for step in spaces] == ["Replace", "Replace", "NFC", "Precompiled"]
-    spec = sentencepiece_model_pb2.ModelProto.FromString(model).normalizer_spec
-    assert base64.b64decode(last["precompiled_charsmap"]) == spec.precompiled_charsmap != b""
-
-
 def test_accents_are_the_characters_the_normalization_drops(tokenizer):
-    steps = tokenizer_json.tokenizer_json(files.read(tokenizer), Normalization(), "t")[
-        "normalizer"
-    ]["normalizers"]
-    accents = re.compile(steps[4]["pattern"]["Regex"])
+    """`peers/test_huggingface.py` compares the ids by every normalization."""
+    document = tokenizer_json.tokenizer_json(files.read(tokenizer), Normalization(), "t")
+    accents = re.compile(document["normalizer"]["normalizers"][4]["pattern"]["Regex"])
     drop, dropped = Normalization(remove_space=False), 0
     for code in (*range(0x80, 0xD800), *range(0xE000, 0x20000)):
         ours = accents.sub("", unicodedata.normalize("NFKD", chr(code)))
@@ -165,26 +145,16 @@ def test_an_export_that_fails_leaves_nothing(error, raised, tokenizer, tmp_path,
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [(dict(model_type="bpe"), "unigram"), (dict(byte_fallback=True), "byte")],
-)
-def test_tokenizers_that_cannot_be_expressed(options, message, tmp_path):
-    """With the right special pieces, so that it is the export that refuses."""
-    lines = [line for line in topics.topics["strings"].split("\n") if line.strip()]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_prefix=str(tmp_path / "other"),
-        vocab_size=VOCAB,
-        minloglevel=2,
-        control_symbols=list(SPECIAL_PIECES[3:8]),
-        user_defined_symbols=["<eop>"],
-        pad_id=-1,
-        **options,
-    )
-    with pytest.raises(BadInput, match=message):
-        write(str(tmp_path / "other.model"), tmp_path / "model")
-    assert not (tmp_path / "model").exists()
+def test_tokenizers_that_cannot_be_expressed(tokenizer):
+    content, other = files.read(tokenizer), sentencepiece_model_pb2.ModelProto()
+    other.ParseFromString(content)
+    other.trainer_spec.model_type = other.trainer_spec.BPE
+    with pytest.raises(BadInput, match="tokenizer t: not a unigram model"):
+        tokenizer_json.tokenizer_json(other.SerializeToString(), Normalization(), "t")
+    other.ParseFromString(content)
+    other.pieces[20].type = other.pieces[20].BYTE
+    with pytest.raises(BadInput, match="tokenizer t: has byte pieces"):
+        tokenizer_json.tokenizer_json(other.SerializeToString(), Normalization(), "t")
 
 
 AVERAGED = ["--config.evaluation.averaged=true"]

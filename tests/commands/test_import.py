@@ -14,6 +14,7 @@ import data_fixtures
 import jax
 import numpy as np
 import pytest
+import shared
 import tiny
 from safetensors.numpy import load_file, save_file
 
@@ -409,11 +410,7 @@ def test_an_imported_work_directory_is_no_run(folder, tmp_path, capsys):
     """`train` into it would mix two things: it says how to start from it."""
     workdir = str(tmp_path / "work")
     import_(folder, workdir, overrides=REST)
-    words = [
-        f"--config={tiny.TESTS}/tiny_config.py",
-        f"--config.data.corpus={data_fixtures.corpus_path()}",
-    ]
-    assert main(["train", *words, f"--workdir={workdir}"]) == 2
+    assert main(shared.train_words(workdir)) == 2
     assert "holds imported parameters" in capsys.readouterr().err
     with pytest.raises(BadInput, match="holds a run; name a new folder"):
         import_(folder, workdir, overrides=REST)
@@ -431,4 +428,4 @@ def test_an_imported_work_directory_is_evaluated(folder, tmp_path, capsys):
     words = [f"--config.data.corpus={data_fixtures.corpus_path()}", "--blocks=8", "--json"]
     assert main(["evaluate", f"--workdir={workdir}", *words]) == 0
     scores = json.loads(capsys.readouterr().out)
-    assert scores["step"] == 0 and scores["heldout_loss"] > 5 and scores["targets"] > 0
+    assert scores["step"] == 0 and scores["heldout_loss"] > 5

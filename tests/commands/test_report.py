@@ -63,11 +63,9 @@ def write(workdir, **changes):
         "samples": [{"step": 500, **SAMPLES}],
     }
     for name, each in written.items():
-        content = b"".join(map(metrics.to_line, each))
-        in_parts = name not in ("runs",) and not files.at(workdir).appends
-        files.write(
-            f"{workdir}/{name}/{1:012d}.jsonl" if in_parts else f"{workdir}/{name}.jsonl", content
-        )
+        in_parts = name != "runs" and not files.at(workdir).appends
+        path = f"{name}/{1:012d}" if in_parts else name
+        files.write(f"{workdir}/{path}.jsonl", b"".join(map(metrics.to_line, each)))
 
 
 def page_of(path):
@@ -157,25 +155,20 @@ def test_the_page_of_a_task_has_its_score_its_confusions_and_its_surest_errors(t
 
 
 @pytest.mark.parametrize(
-    ("task", "line", "rows"),
+    ("task", "line", "row"),
     [
-        (
-            "multiple_choice",
-            {"gold": "B", "label": "A", "scores": [0.8, 0.2]},
-            {"A": ["0", "0"], "B": ["1", "0"]},
-        ),
-        ("token_classification", {"gold": ["O", "B-X"], "labels": ["O", "O"]}, {"B-X": None}),
+        ("multiple_choice", {"gold": "B", "label": "A", "scores": [0.8, 0.2]}, ["1", "0"]),
+        ("token_classification", {"gold": ["O", "B"], "labels": ["O", "O"]}, None),
     ],
 )
-def test_confusions_of_other_tasks(tmp_path, task, line, rows):
+def test_confusions_of_other_tasks(tmp_path, task, line, row):
     run = str(tmp_path / "lone")
-    labels = {"labels": "B-X,O"} if task == "token_classification" else {}
+    labels = {"labels": "B,O"} if task == "token_classification" else {}
     write(run, finetune={"task": task, "train": "a", "dev": "b", **labels})
     line = {"where": "b, row 1", "texts": ["a"], **line}
     (tmp_path / "lone" / "predictions.jsonl").write_bytes(metrics.to_line(line))
     assert main(["report", run, f"--output={tmp_path}/page.html"]) == 0
-    page = page_of(tmp_path / "page.html")
-    assert {label: cells(page, label) for label in rows} == rows
+    assert cells(page_of(tmp_path / "page.html"), "B") == row
 
 
 def test_losses_of_other_tokenizers_have_a_chart_of_their_own(tmp_path):

@@ -174,23 +174,19 @@ def test_a_left_to_right_model_continues_texts(causal, tmp_path, capsys, monkeyp
 
 @pytest.mark.slow
 def test_masked_diffusion_from_the_command_line(tmp_path, capsys):
-    """The bound has its own name; filled and continued as the library does it."""
+    """The bound has its own name."""
     data = {"objective": "mdm", "reuse_len": 32, "num_predict": 32}
     config = tiny.config(data=data, model={"memory_len": 0}, mesh={"data": 1, "fsdp": 8})
     folder = write_workdir(str(tmp_path / "run"), config)
     (scored,) = lines(capsys, ["score", f"--workdir={folder}", PROMPTS[0], "--draws=8"])
     assert scored["draws"] == 8 and "log_prob" not in scored
-    model = xj.load(folder)
-    (bound,) = model.elbo(PROMPTS[:1], draws=8)
+    (bound,) = xj.load(folder).elbo(PROMPTS[:1], draws=8)
     assert scored["elbo"] == pytest.approx(bound.elbo, rel=1e-5)
     assert scored["elbo"] == pytest.approx(sum(scored["log_probs"]))
     (one,) = lines(capsys, ["score", f"--workdir={folder}", PROMPTS[0], "--draws=1"])
     assert one["standard_error"] is None
-    words = [f"--workdir={folder}", "--order=confidence"]
-    (filled,) = lines(capsys, ["fill", *words, TEXTS[0], "--tokens_per_step=2"])
-    (expected,) = model.fill(TEXTS[:1], order="confidence", tokens_per_step=2)
-    assert filled["text"] == expected.text and filled["calls"] == 2 and not filled["exact"]
-    (text,) = lines(capsys, ["generate", *words, PROMPTS[1], "--tokens=9"])
+    words = ["generate", f"--workdir={folder}", PROMPTS[1], "--order=confidence", "--tokens=9"]
+    (text,) = lines(capsys, words)
     assert text["exact"] and text["text"]
 
 
