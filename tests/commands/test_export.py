@@ -15,6 +15,7 @@ import pytest
 import safetensors
 import tiny
 from safetensors.numpy import load_file
+from sentencepiece import sentencepiece_model_pb2
 
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.export import export

@@ -152,6 +152,13 @@ def _lines(*objects):
         ),
         # A field that is no text of the task is none.
         (
+            "classification",
+            {"a.jsonl": _lines({"text": "bame", "source": "kiki"})},
+            "",
+            [["bame"]],
+            [{"row": 1}],
+        ),
+        (
             "token_classification",
             {"a.jsonl": _lines({"text": "lusi", "tokens": ["bame", "kiki"]})},
             "",
