@@ -24,13 +24,12 @@ from xlnet_jax.commands.corpus import show_samples
 from xlnet_jax.commands.texts import read_lines
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.distributed import mesh
-from xlnet_jax.errors import BadInput, Diverged, RestartMe
+from xlnet_jax.errors import BadInput, Diverged
 from xlnet_jax.messages import print_lines
 from xlnet_jax.options import Command, call
 from xlnet_jax.run import workdir
 
 HERE = str(tiny.TESTS)
-MEMORY = "out of memory"
 CONFIG, TPU = f"--config={HERE}/tiny_config.py", f"--config={tiny_tpu.__file__}"
 
 
@@ -39,12 +38,8 @@ def test_help_has_an_example(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*command.split(), "--help"])
     out = capsys.readouterr().out
-    assert (
-        ended.value.code == 0
-        and "example:" in out
-        and f"xlnet-jax {command}" in out
-        and "--json" in out
-    )
+    assert ended.value.code == 0
+    assert all(word in out for word in ("example:", f"xlnet-jax {command}", "--json"))
 
 
 def test_help_answers_without_loading_jax():
@@ -91,10 +86,7 @@ def test_a_run_is_resumed_by_its_work_directory_alone(left, tmp_path, capsys):
     for command in ("train", "finetune"):
         assert main([command, f"--workdir={tmp_path}/new"]) == 2
         line = capsys.readouterr().err
-        assert line == (
-            f"xlnet-jax {command}: --workdir={tmp_path}/new holds no run that could be resumed; "
-            "give the --config of a new run\n"
-        )
+        assert f"--workdir={tmp_path}/new holds no run that could be resumed; give the" in line
 
 
 CLM = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
@@ -129,28 +121,17 @@ def corpus_option():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", CONFIG, "--workdir=W", "--config.train.stps=3"], "Did you mean 'train.steps'?"),
-        (["train", "--config=missing.py", "--workdir=W"], "missing.py: no such file"),
         (["train", CONFIG, "--workdir=W"], "data.corpus is empty"),
         (
             ["train", CONFIG, "--workdir=W", "--config.data.corpus=nowhere"],
             "if it has moved, name its folder (key",
         ),
-        (
-            ["prepare", "--input=x", "--output=a,b"],
-            "--output=a,b: commas separate the folders of data.corpus; choose",
-        ),
         (["train", CONFIG, "--workdir=W", "--bogus"], "unknown option '--bogus'"),
-        (["evaluate", "--workdir=W"], "W: no config.json"),
         (
             ["export", "--workdir=W", "--output=X", "--steps=2"],
             "unknown option '--steps=2'. Did you mean '--step'?",
         ),
         (["train", CONFIG, "--workdr=W"], "unknown option '--workdr=W'. Did you mean '--workdir'?"),
-        (
-            ["train", CONFIG, "--workdir=W", "--train.steps=3"],
-            "Did you mean '--config.train.steps'?",
-        ),
         (
             ["train", CONFIG, "--workdir=W", "--lr=3"],
             "Did you mean '--config.optimizer.learning_rate'?",
@@ -163,25 +144,17 @@ def corpus_option():
             ["train", f"--config={HERE}/tiny_cofnig.py", "--workdir=W"],
             f"Did you mean '{HERE}/tiny_config.py'?",
         ),
-        (["train", CONFIG, "--workdir=W", "--stop_at=0"], "--stop_at=0 must be at least 1"),
-        (
-            ["score", "--workdir=W", "--orders=1000000", "x"],
-            "--orders=1000000 must be at most 10,000",
-        ),
         (["train", CONFIG, "--workdir="], "--workdir is empty; give a value"),
         (["configure", "corpus", "--output="], "--output is empty; give a value, or leave it out"),
-        (["configure", "nowhere"], "nowhere: no such folder"),
         (["configure", "CORPUS", "--minutes=nan"], "--minutes=nan must lie in"),
         (["configure", "CORPUS", "--output=config.json"], "give a file that ends in .py"),
         (["configure", "CORPUS", "--output=no/config.py"], "in a folder that exists"),
         (["configure", "CORPUS", "--config.train.steps=3"], "unknown option"),
         (["configure", ""], "corpus is empty; give a value"),
         (["compile", TPU, "--topology=v9:2x2"], "no such TPU; use for example v3:16x16, v4:8x8x4"),
-        (["compile", TPU, "--topology=v4:8x8"], "no slice has this shape; v4:8x8x4 exists"),
-        (["compile", TPU, "--topology=v5e:0x4"], "--topology=v5e:0x4: no slice has this shape"),
         (
             ["compile", TPU, "--topology=v5e:3x5"],
-            "v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16, up to 256 chips",
+            "v5e:3x5: no slice has this shape; v5e:16x16 exists, and v5e has 1x1, 2x2, 2x4, ",
         ),
         (["compile", TPU, "--topology=v5p:16x16x28"], "2x4x4, or multiples of 4, up to 6144 chips"),
         (
@@ -193,10 +166,6 @@ def corpus_option():
             "give --config=FILE, or the --workdir of a run, not both",
         ),
         (["inspect"], "give --config=FILE, or the --workdir of a run"),
-        (
-            ["train", CONFIG, "--workdir=s3://b/W"],
-            "s3://b/W: not gs://BUCKET/...",
-        ),
         (["inspect", CONFIG, "--parameters", "--output=x.png"], "leave it out with --parameters"),
         (["train", "--config=--", "--workdir=W"], "'--config=--' has no value"),
         (
@@ -204,10 +173,6 @@ def corpus_option():
             "must be at most 10,000,000 tokens",
         ),
         (["inspect", CONFIG, "--row=99", "CORPUS"], "--row=99 is not in [0, train.batch_size=8)"),
-        (
-            ["train", CONFIG, "--workdir=W", "CORPUS", "--config.model.attention=fused"],
-            "there is no kernel for cpu, ",
-        ),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
@@ -218,7 +183,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, wo
     captured = capsys.readouterr()
     assert message in captured.err and captured.err.count("\n") == 1 and captured.out == ""
     assert captured.err.startswith(f"xlnet-jax {words[0]}: ")
-    assert os.listdir(tmp_path) == [] or words[0] == "prepare"
+    assert os.listdir(tmp_path) == []
 
 
 def test_every_whole_number_of_every_command_has_a_range():
@@ -241,15 +206,12 @@ def test_a_mistyped_file_or_folder_is_told_the_nearest(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "first.txt").write_text("text")
-    sst2 = f"--config={HERE}/../configs/finetune/sst2.py"
-    tokenizer = f"--config.finetune.tokenizer={data_fixtures.tokenizer_path()}"
     for words, near in (
         (["corpus", "info", "boks"], "books"),
         (["configure", "boks/"], "books"),
         (["prepare", "--input=books/frist.txt", "--output=X"], "books/first.txt"),
         (["evaluate", "--workdir=book"], "books"),
         (["import", "books/first.tx", "--workdir=W"], "books/first.txt"),
-        (["finetune", sst2, "--workdir=W", "--config.finetune.train=boks", tokenizer], "books"),
     ):
         assert main(words) == 2
         err = capsys.readouterr().err
@@ -265,25 +227,16 @@ def test_a_mistyped_file_or_folder_is_told_the_nearest(tmp_path, monkeypatch, ca
 
 def test_a_pipe_is_no_file_of_text(tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
-    for path in (f"{tmp_path}/pipe", "/dev/null"):
-        assert main(["prepare", f"--input={path}", f"--output={tmp_path}/X"]) == 2
-        assert (
-            f"input {path}: a pipe or a device, not a file; copy the text to a file"
-            in capsys.readouterr().err
-        )
+    assert main(["prepare", f"--input={tmp_path}/pipe", f"--output={tmp_path}/X"]) == 2
+    assert f"input {tmp_path}/pipe: a pipe or a device, not a file" in capsys.readouterr().err
 
 
 def test_inspect_prints_the_example_as_json_and_draws_it(tmp_path, monkeypatch, capsys):
-    picture, words = (
-        tmp_path / "masks.png",
-        ["inspect", CONFIG, corpus_option(), "--step=5", "--row=2"],
-    )
+    picture = tmp_path / "masks.png"
+    words = ["inspect", CONFIG, corpus_option(), "--step=5", "--row=2"]
     assert main([*words, f"--output={picture}", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert {len(shown[name]) for name in ("tokens", "segments", "rank", "pieces")} == {
-        tiny.config().data.segment_len
-    }
-    assert len(shown["targets"]) == 6 and shown["pieces"][-1] == "<cls>" and shown["continues"]
+    assert (shown["step"], shown["row"], shown["continues"]) == (5, 2, True)
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main([*words, f"--output={picture}"]) == 2
@@ -296,24 +249,11 @@ def test_inspect_prints_the_example_as_json_and_draws_it(tmp_path, monkeypatch, 
 def test_inspect_counts_parameters_as_the_original_names_them(capsys, name, parameters, tensors):
     """Also of a model whose attention needs another device."""
     path = os.path.join(HERE, "..", "configs", f"xlnet_{name}.py")
-    assert (
-        main(
-            [
-                "inspect",
-                f"--config={path}",
-                "--parameters",
-                "--json",
-                "--config.model.attention=fused",
-            ]
-        )
-        == 0
-    )
+    words = ["inspect", f"--config={path}", "--parameters", "--json"]
+    assert main([*words, "--config.model.attention=fused"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["parameters"], shown["tensors"], shown["families"][0]) == (
-        parameters,
-        tensors,
-        "xlnet",
-    )
+    assert (shown["parameters"], shown["tensors"]) == (parameters, tensors)
+    assert shown["families"][0] == "xlnet"
 
 
 def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsys):
@@ -334,36 +274,22 @@ def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsy
     assert words[:2] == ["configure", corpus] and cli.make_parser().parse_known_args(words)[1] == []
     assert main([*prepared, "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
-    assert (
-        again["train_tokens"] > 1000
-        and again["dropped"]["letters"] > again["dropped"]["marks"] == 0
-    )
+    assert again["dropped"]["letters"] > again["dropped"]["marks"] == 0
     words = [CONFIG, f"--config.data.corpus={corpus}", f"--workdir={run}", "--stop_at=4", "--json"]
     assert main(["train", *words]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == {
-        "step",
-        "loss",
-        "tokens_per_second",
-        "workdir",
-        "seconds",
-        "goodput",
-        "heldout_loss",
-        "heldout_share",
-        "unigram_cross_entropy",
-        "picture",
-    }
+    keys = "step loss tokens_per_second workdir seconds goodput heldout_loss heldout_share picture"
+    trained = json.loads(capsys.readouterr().out)
+    assert trained.keys() == {*keys.split(), "unigram_cross_entropy"}
     assert main(["evaluate", f"--workdir={run}", "--batch_size=8", "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
-    keys = {"heldout_loss", "perplexity", "loss_without_memory", "targets", "heldout_share", "step"}
-    assert keys <= scores.keys() and scores["step"] == 4
+    keys = "heldout_loss perplexity loss_without_memory targets heldout_share"
+    assert {*keys.split()} <= scores.keys() and scores["step"] == 4
     assert main(["evaluate", f"--workdir={run}", "--config.model.attention=fused"]) == 2
     assert "model.attention=fused: there is no kernel for cpu" in capsys.readouterr().err
     shutil.rmtree(corpus)  # the work directory has the tokenizer
     assert main(["export", f"--workdir={run}", f"--output={exported}", "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
-        os.path.basename(file) for file in files
-    }
+    assert f"{exported}/model.safetensors" in files and f"{exported}/tokenizer.json" in files
     assert main(["export", f"--workdir={run}", f"--output={exported}"]) == 2
     assert exported in capsys.readouterr().err
 
@@ -390,26 +316,21 @@ def caused(error, by):
     [
         (BadInput("no\nsuch \x1b[31mfile"), 2, "no\\nsuch \\x1b[31mfile"),
         (Diverged("three bad steps"), 3, "three bad steps"),
-        (RestartMe("SIGTERM"), 42, "SIGTERM"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (
             jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.\n"),
             2,
-            (
-                f"{MEMORY}: RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller "
-                "model or train.batch_size, model.remat=full, or more devices with mesh.fsdp"
-            ),
+            "out of memory: RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller ",
         ),
         (
             caused(MemoryError("1 GiB"), by=RuntimeError("the traceback of a worker")),
             2,
-            f"{MEMORY} (1 GiB); use a machine with more, fewer workers, or smaller inputs",
+            "out of memory (1 GiB); use a machine with more, fewer workers, or smaller inputs",
         ),
         (
             OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/psm_1"),
             2,
-            "Too many open files; raise the limit of open "
-            "files (`ulimit -n`, or the limit of the container or service)",
+            "Too many open files; raise the limit of open files (`ulimit -n`, or ",
         ),
     ],
 )
@@ -417,13 +338,12 @@ def test_an_error_is_one_line_and_with_json_an_object_as_well(command, capsys, e
     command(mock.Mock(side_effect=error))
     assert main(["x"]) == code
     captured = capsys.readouterr()
-    assert captured.err == f"xlnet-jax x: {said}\n" and captured.out == ""
+    line = captured.err.removeprefix("xlnet-jax x: ").removesuffix("\n")
+    assert line.startswith(said) and captured.out == "" and captured.err.count("\n") == 1
     assert main(["x", "--json"]) == code
     captured = capsys.readouterr()
-    assert (
-        json.loads(captured.out) == {"error": said, "exit_code": code}
-        and captured.err.count("\n") == 1
-    )
+    assert json.loads(captured.out) == {"error": line, "exit_code": code}
+    assert captured.err.count("\n") == 1
 
 
 def test_what_workers_leave_in_shared_memory_is_removed_without_a_word():
@@ -487,19 +407,10 @@ def test_numbers_are_for_scripts_and_durations_for_people(command, capsys):
     }
     print_lines({"step": 0, "loss": None, "seconds": None, "nothing": {}})
     assert capsys.readouterr().out.split() == ["step", "0"]
-    said = [
-        messages.quantity(*pair)
-        for pair in ((1, "document"), (0, "document"), (2000, "token"), (2, "batch"))
-    ]
-    assert said == ["1 document", "0 documents", "2,000 tokens", "2 batches"]
-    for seconds, said in (
-        (0.0, "0.0 s"),
-        (59.94, "59.9 s"),
-        (59.96, "1 min 00 s"),
-        (303, "5 min 03 s"),
-        (3599.6, "1 h 00 min"),
-        (90_000, "25 h 00 min"),
-    ):
+    assert messages.quantity(1, "document") == "1 document"
+    assert messages.quantity(2000, "token") == "2,000 tokens"
+    assert messages.quantity(2, "batch") == "2 batches"
+    for seconds, said in ((59.94, "59.9 s"), (59.96, "1 min 00 s"), (3599.6, "1 h 00 min")):
         assert messages.duration(seconds) == said
 
 
@@ -507,12 +418,13 @@ def test_numbers_are_for_scripts_and_durations_for_people(command, capsys):
 def test_a_closed_pipe_is_quiet_and_a_full_device_is_one_line(words):
     words = [data_fixtures.corpus_path() if word == "CORPUS" else word for word in words]
 
+    # Without a buffer argparse itself passes over what it cannot write.
+    environment = {**os.environ, "PYTHONUNBUFFERED": "", "PYTHONPATH": os.path.dirname(HERE)}
+    program = [sys.executable, "-m", "xlnet_jax"]
+
     def run(stdout):
-        # Without a buffer argparse itself passes over what it cannot write.
-        environment = {**os.environ, "PYTHONUNBUFFERED": "", "PYTHONPATH": os.path.dirname(HERE)}
-        words_here = [sys.executable, "-m", "xlnet_jax", *words]
         done = subprocess.run(
-            words_here, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True
+            [*program, *words], env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True
         )
         return done.returncode, done.stderr
 
@@ -524,26 +436,15 @@ def test_a_closed_pipe_is_quiet_and_a_full_device_is_one_line(words):
         assert run(full) == (2, "xlnet-jax: cannot write the output: No space left on device\n")
         # A closed log, or one on a full disk, does not change the exit code.
         if "--help" not in words:
-            shell = ["bash", "-c", '"$@" 2>&-', "bash", sys.executable, "-m", "xlnet_jax", *words]
-            assert (
-                subprocess.run(
-                    shell, cwd=os.path.dirname(HERE), stdout=subprocess.DEVNULL
-                ).returncode
-                == 0
-            )
-            words[2] = "nowhere"
-            done = subprocess.run(
-                [sys.executable, "-m", "xlnet_jax", *words], cwd=os.path.dirname(HERE), stderr=full
-            )
-            assert done.returncode == 2
+            shell = ["bash", "-c", '"$@" 2>&-', "bash", *program, "corpus", "info", "nowhere"]
+            assert subprocess.run(shell, env=environment).returncode == 2
+            assert subprocess.run(shell[4:], env=environment, stderr=full).returncode == 2
 
 
 def test_a_platform_that_is_not_here(monkeypatch):
     words = [sys.executable, "-m", "xlnet_jax", "inspect", CONFIG, "--parameters"]
     environment = {**os.environ, "JAX_PLATFORMS": "junk"}
-    done = subprocess.run(
-        words, cwd=os.path.dirname(HERE), env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run(words, cwd=tiny.ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == ""
     assert "JAX_PLATFORMS=junk: Unable to initialize backend 'junk'" in done.stderr
     # A platform of GPUs without its plugin: JAX only asserts.

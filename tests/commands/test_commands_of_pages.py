@@ -23,9 +23,5 @@ def test_every_command_can_be_parsed(page):
             )
 
 
-def test_the_commands_of_a_page_are_found():
-    text = (
-        "```bash\nxlnet-jax fill 'a b' \\\n  --json  # why\n```\n\n    xlnet-jax score x | head\n"
-    )
-    assert pages.commands(text) == ["xlnet-jax fill 'a b' --json", "xlnet-jax score x"]
+def test_the_commands_of_the_pages_are_found():
     assert sum(len(pages.commands(page.read_text(encoding="utf-8"))) for page in pages.PAGES) > 60

@@ -5,12 +5,12 @@ import json
 import math
 import pathlib
 import re
-import xml.etree.ElementTree
 
 import data_fixtures
 import numpy as np
 import pytest
 import tiny
+from test_report import page_of
 
 from xlnet_jax import config as configs
 from xlnet_jax.cli import main
@@ -19,6 +19,7 @@ from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.infer.estimators import known_places
 from xlnet_jax.model.flops import step_flops
+from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.sliding import windows
 
@@ -113,27 +114,11 @@ def scored(monkeypatch):
         if len(begun) == 2:
             raise KeyboardInterrupt
         causal = config.objective.causal
-        one = {
-            "calls": 3,
-            "flops": 10,
-            "seconds": 0.5,
-            "nats_N": [10.0 + seed + causal, 20.0, 30.0],
-        }
-        measures = {
-            "left_to_right": one,
-            "half": None if causal else one,
-            "pseudo": None if causal else one,
-            "bound": None if causal else one,
-        }
-        where = {
-            "time": "then",
-            "xlnet_jax": "0",
-            "python": "3",
-            "packages": {"jax": "0"},
-            "devices": 1,
-            "device_kind": "<cpu>",
-            "cores": 2,
-        }
+        nats_N = [10.0 + seed + causal, 20.0, 30.0]
+        one = {"calls": 3, "flops": 10, "seconds": 0.5, "nats_N": nats_N}
+        measures = dict.fromkeys(("half", "pseudo", "bound"), None if causal else one)
+        measures["left_to_right"] = one
+        where = workdirs.environment() | {"device_kind": "<cpu>"}
         content = {
             "steps": 4,
             "seconds": {"steps": 1.0},
@@ -160,29 +145,18 @@ def test_a_killed_comparison_goes_on_and_its_page_loads_nothing(words, scored, t
     (left,) = result["differences"]  # the others are not defined for one of the two
     corpus = Corpus(data_fixtures.corpus_path(), "heldout")
     bytes_NT = corpus.tokenizer.text_lengths()[1][windows(Mixture((corpus,)), 16, 3, every=16)]
-    assert (left["a"], left["b"], left["measure"], left["named"]) == (
-        "causal",
-        "diffusion",
-        "left_to_right",
-        False,
-    )
+    expected = {"a": "causal", "b": "diffusion", "measure": "left_to_right", "named": False}
+    assert left.items() >= expected.items()
     assert left["mean"] == pytest.approx(1 / math.log(2) / bytes_NT.sum())
-    assert left["spread"] == pytest.approx(
-        np.std([1 / math.log(2) / bytes_NT[0].sum(), 0, 0], ddof=1)
-    )
+    difference_N = [1 / math.log(2) / bytes_NT[0].sum(), 0, 0]
+    assert left["spread"] == pytest.approx(np.std(difference_N, ddof=1))
     half = result["systems"]["diffusion"]["1"]["measures"]["half"]
     given_NT = known_places(bytes_NT.shape, 0.5)
     assert half["bits_per_byte"] == pytest.approx(61 / math.log(2) / (bytes_NT * ~given_NT).sum())
 
-    page = pathlib.Path(result["page"]).read_text()
-    assert not re.search(r"<script|<link[^>]*href=\"(?!data:,)|src=|url\(|@import|https?://", page)
-    assert (
-        "no difference is claimed for a system with fewer than 5 seeds" in page.lower()
-        and "not defined" in page
-        and "&lt;cpu&gt;" in page
-    )
+    page = page_of(result["page"])
+    assert "fewer than 5 seeds" in page and "not defined" in page and "&lt;cpu&gt;" in page
     assert page.count("<svg") == 2 and page.count("<polyline") == 4
-    xml.etree.ElementTree.fromstring(page[page.index("<body>") : page.index("</html>")])
 
 
 def test_every_run_is_fine_tuned_once_and_the_page_has_the_task(
@@ -195,10 +169,8 @@ def test_every_run_is_fine_tuned_once_and_the_page_has_the_task(
         if len(begun) == 2:
             raise KeyboardInterrupt
         pathlib.Path(folder).mkdir(parents=True)
-        return {
-            "score": 0.5 + 0.1 * config.seeds.init + 0.25 * ("causal" in folder),
-            "metric": "accuracy",
-        }
+        score = 0.5 + 0.1 * config.seeds.init + 0.25 * ("causal" in folder)
+        return {"score": score, "metric": "accuracy"}
 
     monkeypatch.setattr(command, "fine_tune", fine_tune)
     scored += ["", ""]  # so that none of its runs is killed
@@ -207,27 +179,21 @@ def test_every_run_is_fine_tuned_once_and_the_page_has_the_task(
     result = asked(capsys, [*words, task])
     assert asked(capsys, [*words, task]) == result
     assert [where for where, _ in begun] == [
-        f"{name}/word/{seed}"
-        for name, seed in (
-            ("causal", 0),
-            ("causal", 1),
-            ("causal", 1),
-            ("diffusion", 0),
-            ("diffusion", 1),
-        )
+        "causal/word/0",
+        "causal/word/1",
+        "causal/word/1",
+        "diffusion/word/0",
+        "diffusion/word/1",
     ]
     config = begun[-1][1]
     assert config.checkpoint.init_from == f"{tmp_path}/compared/diffusion/1"
     assert (config.seeds.init, config.seeds.data, config.seeds.dropout) == (1, 1, 1)
-    assert config.evaluation.every == config.checkpoint.every == config.train.steps == 2, (
-        "a choice on the dev set"
-    )
+    assert config.evaluation.every == config.checkpoint.every == config.train.steps == 2
     assert result["systems"]["causal"]["1"]["tasks"]["word"]["score"] == pytest.approx(0.85)
     (pair,) = [each for each in result["differences"] if each["measure"] == "word"]
     assert pair["mean"] == pytest.approx(0.25) and pair["spread"] is None and not pair["named"]
-    page = pathlib.Path(result["page"]).read_text()
+    page = page_of(result["page"])
     assert "Fine-tuned: word" in page and "0.8000" in page and "Differences in accuracy" in page
-    xml.etree.ElementTree.fromstring(page[page.index("<body>") : page.index("</html>")])
     assert main([word for word in [*words, task] if word != "--json"]) == 0
     assert re.search(r"causal +word +0\.8000 accuracy, 2 seeds", capsys.readouterr().out)
 
@@ -238,10 +204,7 @@ def test_every_run_is_fine_tuned_once_and_the_page_has_the_task(
     )
     (tmp_path / "uneven.py").write_text(path.read_text().replace("steps=2,", "steps=3,"))
     for changed, what in [
-        (
-            f"--finetune={tmp_path}/uneven.py",
-            "evaluation.every=3 must be a multiple of train.steps_per_dispatch=2",
-        ),
+        (f"--finetune={tmp_path}/uneven.py", "evaluation.every=3 must be a multiple of"),
         (f"{task},{tmp_path}/word.py", "--finetune has two files with the name word"),
         (f"--finetune={tmp_path}/causal.py", "causal.py names no finetune.task"),
     ]:
@@ -261,19 +224,12 @@ def test_what_a_folder_lacks_is_scored(words, scored, tmp_path, capsys):
 
 def test_one_run_alone_and_more_seeds_later(words, scored, tmp_path, capsys):
     result = asked(capsys, [*words, "--only=diffusion:1"])
-    assert (
-        scored == ["diffusion/1"]
-        and [*result["systems"]["diffusion"]] == ["1"]
-        and not result["systems"]["causal"]
-    )
+    assert scored == ["diffusion/1"] and not result["systems"]["causal"]
     assert "not run" in pathlib.Path(result["page"]).read_text()
     scored.append("killed before")
     result = asked(capsys, [word.replace("--seeds=2", "--seeds=6") for word in words])
-    assert (
-        len(scored) == 2 + 11
-        and result["differences"][0]["seeds"] == 6
-        and result["differences"][0]["named"]
-    )
+    (left,) = result["differences"]
+    assert len(scored) == 2 + 11 and left["seeds"] == 6 and left["named"]
     assert "is named only where" in pathlib.Path(result["page"]).read_text()
 
 
@@ -283,19 +239,13 @@ def test_what_does_not_compare_is_refused_in_one_line(words, scored, tmp_path, c
     )
     causal = f"--configs={tmp_path}/causal.py"
     for changed, what in [
-        (
-            [f"{causal},{tmp_path}/small.py"],
-            "small has 100: they cannot be compared; use one vocabulary",
-        ),
-        ([causal], "is one configuration; name two"),
-        ([f"{causal},{tmp_path}/causal.py"], "two files with the name causal"),
-        ([f"{causal},"], "has an empty name; separate files by single commas"),
-        (
-            ["--only=causal:7"],
-            "--only=causal:7 is no NAME:SEED of causal, diffusion with seeds 0 to 1",
-        ),
+        (f"{causal},{tmp_path}/small.py", "small has 100: they cannot be compared"),
+        (causal, "is one configuration; name two"),
+        (f"{causal},{tmp_path}/causal.py", "two files with the name causal"),
+        (f"{causal},", "has an empty name; separate files by single commas"),
+        ("--only=causal:7", "is no NAME:SEED of causal, diffusion with seeds 0 to 1"),
     ]:
-        assert what in asked(capsys, [*words, *changed], 2)
+        assert what in asked(capsys, [*words, changed], 2)
     assert scored == []
     asked(capsys, [*words, "--only=causal:0"])
     for changed, what in [
@@ -308,28 +258,22 @@ def test_what_does_not_compare_is_refused_in_one_line(words, scored, tmp_path, c
 
 def test_the_steps_that_are_asked_for_are_of_the_first(words, tmp_path):
     """Those of the others follow, also of phases, beside which `train.steps` is refused."""
-    corpus, causal, parts = (
-        data_fixtures.corpus_path(),
-        tmp_path / "causal.py",
-        tmp_path / "parts.py",
-    )
-    parts.write_text(PHASES)
+    (tmp_path / "parts.py").write_text(PHASES)
+    files = f"{tmp_path}/causal.py,{tmp_path}/parts.py"
     asked = ["--config.train.steps=10", "--config.seeds.data=5"]
-    named = command.equal_budgets(
-        command.load_systems(f"{causal},{parts}", str(corpus), asked), "flops"
-    )
+    systems = command.load_systems(files, data_fixtures.corpus_path(), asked)
+    named = command.equal_budgets(systems, "flops")
     assert [(each.train.steps, each.seeds.data) for each in named.values()] == [(10, 5), (10, 5)]
     assert [phase["steps"] for phase in named["parts"].phases] == [6, 4]
 
 
 def test_all_spend_what_the_first_does():
     base, phases = tiny.config(), ({"steps": 30}, {"steps": 10, "train": {"batch_size": 4}})
+    long = dataclasses.asdict(base.changed(train={"steps": 500_000}))
     named = {
         "half": base.changed(train={"batch_size": 4, "steps": 100}),
         "whole": base,
-        "parts": configs.from_dict(
-            dataclasses.asdict(base.changed(train={"steps": 500_000})) | {"phases": phases}
-        ),
+        "parts": configs.from_dict(long | {"phases": phases}),
     }
     found = command.equal_budgets(named, "tokens")
     assert [each.train.steps for each in found.values()] == [100, 50, 43 + 14]
@@ -348,29 +292,22 @@ def test_two_systems_are_trained_scored_and_fine_tuned(words, task, tmp_path, mo
     tuned = {name: runs["1"]["tasks"]["word"] for name, runs in result["systems"].items()}
     assert all(each["metric"] == "accuracy" and 0 <= each["score"] <= 1 for each in tuned.values())
     losses = {
-        name: read_jsonl(str(tmp_path / f"compared/{name}/word/1/metrics.jsonl"))[-1]["loss"]
-        for name in tuned
+        read_jsonl(f"{tmp_path}/compared/{name}/word/1/metrics.jsonl")[-1]["loss"] for name in tuned
     }
-    assert losses["causal"] != losses["diffusion"], "both began with the same parameters"
+    assert len(losses) == 2, "both began with the same parameters"
     without_bound(tmp_path / "compared/diffusion/0/measures.json")
     monkeypatch.setattr(command, "train", None)  # it is not called again
+    first = result["systems"]["diffusion"]["0"]["measures"]["bound"]
     again = asked(capsys, words)["systems"]["diffusion"]["0"]["measures"]["bound"]
-    for each in (result["systems"]["diffusion"]["0"]["measures"]["bound"], again):
-        assert each.pop("seconds") > 0
-    assert (
-        again == result["systems"]["diffusion"]["0"]["measures"]["bound"]
-        and again["calls"] == 3 * 64
-    )
+    assert first.pop("seconds") > 0 and again.pop("seconds") > 0
+    assert again == first and again["calls"] == 3 * 64
     for name, calls in {"causal": 3, "diffusion": 3 * 16}.items():
         runs = result["systems"][name]
         assert [*runs] == ["0", "1"] and runs["0"]["curve"] != runs["1"]["curve"]
         for one in runs.values():
             score = one["measures"]["left_to_right"]
             assert score["calls"] == calls and 5 < score["bits_per_byte"] < 9 and one["steps"] == 4
-            assert (
-                (one["measures"]["half"] is None)
-                == (one["measures"]["pseudo"] is None)
-                == (name == "causal")
-            )
+            for measure in ("half", "pseudo"):
+                assert (one["measures"][measure] is None) == (name == "causal")
     half = result["systems"]["diffusion"]["0"]["measures"]["half"]
     assert half["calls"] == 3 * 8 * 2 and half["flops"] > 0

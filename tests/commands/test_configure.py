@@ -68,22 +68,16 @@ def test_train_accepts_the_file_with_the_probe_of_one_size(tmp_path, capsys, mon
     assert dry_run(path, tmp_path / "run") == 0
     assert json.loads(capsys.readouterr().out)["parameters"] == result["parameters"]
     docstring = " ".join((tmp_path / "small.py").read_text().split('"""')[1].split())
-    rows, T, R = config.train.batch_size, config.data.segment_len, config.data.reuse_len
-    assert result["new_tokens"] == result["steps"] * rows * R
+    rows = config.train.batch_size
+    assert result["new_tokens"] == result["steps"] * rows * config.data.reuse_len
     for text in (
-        f"(measured here): all {T} x {rows} positions of a step, of which {R} x",
-        (
-            f"{result['steps']:,} steps read {result['new_tokens']:,} new tokens, "
-            f"{result['epochs']:.2f} times the text"
-        ),
-        "; the start takes 75 s of them.",
+        f"(measured here): all {config.data.segment_len} x {rows} positions of a step, of which",
+        f"read {result['new_tokens']:,} new tokens, {result['epochs']:.2f} times the text",
+        result["command"],
+        "Hardware: 8 x cpu",
     ):
         assert text in docstring
-    assert (
-        path in result["command"]
-        and result["command"] in docstring
-        and "Hardware: 8 x cpu" in docstring
-    )
+    assert path in result["command"]
     before = os.stat(path)
     assert main(["configure", corpus, f"--output={path}"]) == 2
     assert "exists already" in capsys.readouterr().err and os.stat(path) == before
@@ -111,14 +105,7 @@ def test_a_corpus_of_any_length_gets_limits_that_hold_or_one_line(tmp_path, spee
     assert outcomes == {"refused", (128, 4)}
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        "xlnet",
-        "bert",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "albert")),
-    ],
-)
+@pytest.mark.parametrize("family", ["xlnet", "bert"])
 def test_a_model_of_masked_diffusion_is_configured(family, tmp_path, speed, capsys):
     corpus, path = data_fixtures.corpus_path(), str(tmp_path / "small.py")
     if family != "xlnet":
@@ -127,25 +114,14 @@ def test_a_model_of_masked_diffusion_is_configured(family, tmp_path, speed, caps
         data_fixtures.make_corpus(
             corpus, text, tokenizer=None, vocabulary="wordpiece", vocab_size=300
         )
-    words = [
-        "configure",
-        corpus,
-        f"--output={path}",
-        f"--family={family}",
-        "--objective=mdm",
-        "--json",
-    ]
-    assert main(words) == 0, capsys.readouterr().err
-    config = configs.load(path)
-    assert (config.data.objective, config.model.architecture, config.data.sentence_loss) == (
-        "mdm",
-        family,
-        False,
-    )
-    assert dry_run(path, tmp_path / "run") == 0
-    capsys.readouterr()
-    assert main([*words[:2], f"--output={tmp_path}/no.py", "--family=gpt2", "--objective=mdm"]) == 2
+    words = ["configure", corpus, f"--output={path}", "--objective=mdm"]
+    assert main([*words, "--family=gpt2"]) == 2
     assert "mdm" in capsys.readouterr().err
+    assert main([*words, f"--family={family}"]) == 0, capsys.readouterr().err
+    config = configs.load(path)
+    assert (config.data.objective, config.model.architecture) == ("mdm", family)
+    assert not config.data.sentence_loss
+    assert dry_run(path, tmp_path / "run") == 0
 
 
 def test_more_time_and_a_faster_machine_give_a_larger_model_and_no_more_epochs_than_help(speed):
@@ -157,10 +133,8 @@ def test_more_time_and_a_faster_machine_give_a_larger_model_and_no_more_epochs_t
         config = configuring.with_schedule(config, mixture, 60.0 * minutes, found)
         configs.check(config)
         layers.append(config.model.layers)
-        assert (
-            config.train.steps * config.train.batch_size * config.data.reuse_len / 10**9
-            <= MOST_EPOCHS * 1.1
-        )
+        fresh = config.train.steps * config.train.batch_size * config.data.reuse_len
+        assert fresh / 10**9 <= MOST_EPOCHS * 1.1
         assert config.train.steps <= 60 * minutes * found / step_flops(config)
     assert layers == sorted(layers) and layers[0] == fitting[0].model.layers < layers[-1]
 
@@ -198,13 +172,9 @@ def test_a_plan_that_cannot_beat_word_frequencies_says_so(tmp_path, caplog, spee
     (least,) = re.findall(rf"{result['steps']} steps are too few: from about (\d+) on", caplog.text)
     caplog.clear()
     enough = 1 + int(least) / result["steps"] * result["minutes"]
-    assert configure(data_fixtures.corpus_path(), str(tmp_path / "long.py"), enough)[
-        "steps"
-    ] >= int(least)
-    assert (
-        "too few" not in caplog.text
-        and "tokens per parameter, and about 20 are usual" in caplog.text
-    )
+    result = configure(data_fixtures.corpus_path(), str(tmp_path / "long.py"), enough)
+    assert result["steps"] >= int(least) and "too few" not in caplog.text
+    assert "tokens per parameter, and about 20 are usual" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -213,14 +183,7 @@ def test_a_plan_that_cannot_beat_word_frequencies_says_so(tmp_path, caplog, spee
         (0.01, 44, "such as --heldout=0.04"),
         (0.05, 44, "such as --heldout=0.1"),
         (0.2, 44, "; prepare more text"),
-        (
-            0.05,
-            1,
-            (
-                "such as --heldout=0.1, or divide it into more documents than 1, "
-                "because no document is split (--document=blank_line)"
-            ),
-        ),
+        (0.05, 1, ", because no document is split (--document=blank_line)"),
     ],
 )
 def test_the_share_that_is_named_is_larger_than_the_one_that_was_too_small(
@@ -235,43 +198,27 @@ def test_the_share_that_is_named_is_larger_than_the_one_that_was_too_small(
     assert said and said.endswith(advice)
 
 
-@pytest.mark.parametrize(
-    ("share", "advice"), [(0.1, "such as --heldout=0.2"), (0.3, "prepare more text"), (0.6, None)]
-)
-def test_few_held_out_tokens_are_named_with_the_option(
-    tmp_path, caplog, share, advice, monkeypatch
-):
+@pytest.mark.parametrize(("share", "told"), [(0.1, True), (0.6, False)])
+def test_few_held_out_tokens_are_named_with_the_option(tmp_path, caplog, share, told, monkeypatch):
     text = data_fixtures.write(tmp_path, text=data_fixtures.synthetic_text(7, 40))
     monkeypatch.setattr(manifests, "FEWEST_HELDOUT", 2000)
     corpus = str(tmp_path / "corpus")
     data_fixtures.make_corpus(corpus, text, heldout=share)
-    mixture = open_mixture(tiny.config(data={"corpus": corpus}))
-    open_heldout(tiny.config(data={"corpus": corpus}, evaluation={"final": True}), mixture)
+    config = tiny.config(data={"corpus": corpus}, evaluation={"final": True})
+    mixture = open_mixture(config)
+    open_heldout(config, mixture)
     splits = mixture.corpora[0].manifest["splits"]
-    tokens = [splits[name]["tokens"] for name in ("heldout", "train")]
-    line = (
-        f"the held-out split has {tokens[0]:,} of {sum(tokens):,} tokens, "
-        "and the loss of fewer than 2,000 is mostly"
-    )
-    assert caplog.text.count(line) == (2 if advice else 0)
-    assert not advice or caplog.text.count(advice) == 2
+    heldout, train = (splits[name]["tokens"] for name in ("heldout", "train"))
+    line = f"the held-out split has {heldout:,} of {heldout + train:,} tokens"
+    assert caplog.text.count(line) == caplog.text.count("such as --heldout=0.2") == 2 * told
 
 
 @pytest.mark.usefixtures("speed")
-@pytest.mark.parametrize(
-    ("family", "row"), [("bert", 0), pytest.param("roberta", 1, marks=pytest.mark.slow)]
-)
-def test_a_vocabulary_whose_models_cannot_be_exported_is_told(tmp_path, capsys, family, row):
+def test_a_vocabulary_whose_models_cannot_be_exported_is_told(tmp_path, capsys):
     output = str(tmp_path / "config.py")
-    said = f"its padding is piece 5, and that of {family} must be {row}"
-    words = [
-        "configure",
-        data_fixtures.corpus_path(),
-        f"--output={output}",
-        "--minutes=1",
-        f"--family={family}",
-    ]
-    assert main([*words, "--json"]) == 0
+    said = "its padding is piece 5, and that of roberta must be 1"
+    words = ["configure", data_fixtures.corpus_path(), f"--output={output}", "--minutes=1"]
+    assert main([*words, "--family=roberta"]) == 0
     assert said in capsys.readouterr().err
     assert dry_run(output, tmp_path / "run") == 0
     assert said in capsys.readouterr().err
@@ -279,15 +226,11 @@ def test_a_vocabulary_whose_models_cannot_be_exported_is_told(tmp_path, capsys, 
 
 def test_prepare_says_which_models_its_vocabulary_suits(tmp_path, capsys):
     data_fixtures.write(tmp_path, a="Bado kilu menora, kilu.\n" * 20)
-    words = ["prepare", f"--input={tmp_path}", "--heldout=0", "--workers=1"]
-    assert (
-        main([*words, f"--output={tmp_path}/c", f"--tokenizer={data_fixtures.tokenizer_path()}"])
-        == 0
-    )
-    assert (
-        "models of bert, roberta, albert train with this vocabulary, but cannot be"
-        in capsys.readouterr().err
-    )
+    tokenizer = f"--tokenizer={data_fixtures.tokenizer_path()}"
+    words = ["prepare", f"--input={tmp_path}", f"--output={tmp_path}/c", "--heldout=0", tokenizer]
+    assert main([*words, "--workers=1"]) == 0
+    said = "models of bert, roberta, albert train with this vocabulary, but cannot be"
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("speed")
@@ -305,17 +248,9 @@ def test_prepare_says_which_models_its_vocabulary_suits(tmp_path, capsys):
 def test_the_family_of_prepare_is_that_of_configure_and_train_accepts_its_file(
     tmp_path, capsys, family
 ):
-    text = str(tmp_path / "text")
-    os.mkdir(text)
-    data_fixtures.write(tmp_path / "text", a=data_fixtures.synthetic_text(7, 200))
-    words = [
-        "prepare",
-        f"--input={text}",
-        f"--output={tmp_path}/c",
-        f"--family={family}",
-        "--vocab_size=300",
-    ]
-    assert main([*words, "--workers=1"]) == 0
+    (text,) = data_fixtures.write(tmp_path, text=data_fixtures.synthetic_text(7, 200))
+    words = ["prepare", f"--input={text}", f"--output={tmp_path}/c", f"--family={family}"]
+    assert main([*words, "--vocab_size=300", "--workers=1"]) == 0
     made = manifests.read_manifest(f"{tmp_path}/c")
     vocabularies = {"bert": "wordpiece", "albert": "wordpiece", "transformer_xl": None}
     assert made["options"].get("vocabulary") == vocabularies.get(family, "bytebpe")
@@ -325,13 +260,7 @@ def test_the_family_of_prepare_is_that_of_configure_and_train_accepts_its_file(
     assert config.data.objective == MEMBERS[family].objectives[0]
     assert config.data.sentence_loss == (family in ("bert", "albert"))
     assert config.model.max_positions == config.data.segment_len
-    tokenizer = open_mixture(config).tokenizer
-    assert unexportable(tokenizer, family) is None
+    assert unexportable(open_mixture(config).tokenizer, family) is None
     err = capsys.readouterr().err
-    assert (
-        f"models of {family}" not in err
-        and "cannot be exported to Hugging Face: tokenizer" not in err
-    )
+    assert f"models of {family}" not in err and "cannot be exported to Hugging Face" not in err
     assert dry_run(result["output"], tmp_path / "run") == 0
-    assert main(["configure", f"{tmp_path}/c", f"--output={tmp_path}/x.py", "--family=brt"]) == 2
-    assert "'brt'" in capsys.readouterr().err

@@ -8,16 +8,14 @@ import os
 import shutil
 import sys
 from types import SimpleNamespace
+from unittest import mock
 
 import data_fixtures
-import fake_gcs
 import jax
 import numpy as np
 import pytest
-import released
+import shared
 import tiny
-from convert import test_transformer_xl as transformer_xl_arrays
-from oracle import xl_replay
 from safetensors.numpy import load_file, save_file
 
 from xlnet_jax import config as configs
@@ -100,26 +98,17 @@ def test_huggingface_and_back(folder, params, tmp_path, caplog):
     )
     assert_equal(imported_params(workdir), params)
     found = workdirs.load_config(workdir)
-    assert (
-        found.model == dataclasses.replace(CONFIG.model, unroll="auto")
-        and found.data == CONFIG.data
-    )
+    assert found.model == dataclasses.replace(CONFIG.model, unroll="auto")
+    assert found.data == CONFIG.data
     tokenizer = workdirs.tokenizer(workdir)
-    assert (tokenizer.sha256, tokenizer.normalization) == (
-        data_fixtures.tokenizer().sha256,
-        NORMALIZATION,
-    )
+    assert tokenizer.sha256 == data_fixtures.tokenizer().sha256
+    assert tokenizer.normalization == NORMALIZATION
     again = export(workdir, str(tmp_path / "again"), step=0)
     assert {os.path.basename(file) for file in again["files"]} == set(os.listdir(folder))
-    same = set(os.listdir(folder)) - {"README.md"}
-    for name in same:
+    for name in set(os.listdir(folder)) - {"README.md"}:
         assert files.read(f"{folder}/{name}") == files.read(str(tmp_path / "again" / name)), name
     card = files.read(str(tmp_path / "again" / "README.md")).decode()
-    assert (
-        "library_name: transformers" in card
-        and "| width | 16 |" in card
-        and "the parameters were imported" in card
-    )
+    assert "library_name: transformers" in card and "the parameters were imported" in card
 
 
 def test_what_a_folder_does_not_say_is_named_and_what_the_caller_says_counts(
@@ -133,17 +122,11 @@ def test_what_a_folder_does_not_say_is_named_and_what_the_caller_says_counts(
     ]
     import_(str(copy), str(tmp_path / "told"), overrides=words)
     found = workdirs.load_config(str(tmp_path / "told"))
-    assert (found.data.segment_len, found.data.reuse_len, found.model.memory_len) == (
-        40,
-        20,
-        CONFIG.model.memory_len,
-    )
-    assert "assumed" not in caplog.text
+    assert (found.data.segment_len, found.data.reuse_len) == (40, 20)
+    assert found.model.memory_len == CONFIG.model.memory_len and "assumed" not in caplog.text
     (copy / fields.OWN).unlink()
-    edit(copy / "config.json", mem_len=7, reuse_len=0)
-    assert fields.read_lengths(fields.read_config_json(str(copy))) == {"model.memory_len": 7}, (
-        "0 is null there"
-    )
+    edit(copy / "config.json", mem_len=7, reuse_len=0)  # 0 is null there
+    assert fields.read_lengths(fields.read_config_json(str(copy))) == {"model.memory_len": 7}
     import_(str(copy), str(tmp_path / "untold"), overrides=words)
     said = (
         "does not say how its model was trained; assumed: "
@@ -152,16 +135,13 @@ def test_what_a_folder_does_not_say_is_named_and_what_the_caller_says_counts(
     assert f"{copy} {said}" in caplog.text
     assert workdirs.load_config(str(tmp_path / "untold")).model.memory_len == 7
     (copy / fields.OWN).write_text('{"data.sgment_len": 3}')
-    with pytest.raises(
-        BadInput,
-        match=r"json: 'data.sgment_len' is no key of such a file. Did you mean 'data.segment",
-    ):
+    with pytest.raises(BadInput, match="'data.sgment_len' is no key .* Did you mean 'data.seg"):
         import_(str(copy), str(tmp_path / "other"))
 
 
 def test_a_folder_names_no_programs_and_no_other_path(copy, tmp_path):
     """`predict` reads it as it is, and would run machine code from the folder that it names."""
-    for key in ("log.compilation_cache", "checkpoint.init_from", "data.corpus", "model.attention"):
+    for key in ("log.compilation_cache", "data.corpus"):
         (copy / fields.OWN).write_text(json.dumps(fields.own_keys(CONFIG) | {key: str(tmp_path)}))
         with pytest.raises(BadInput, match=rf"xlnet_jax.json: '{key}' is no key of such a file"):
             import_(str(copy), str(tmp_path / "other"))
@@ -175,50 +155,32 @@ def test_a_run_that_starts_from_an_import_writes_again_what_its_source_said(
     """
     caplog.set_level("INFO")
     said = dict(mem_len=7, reuse_len=3, bi_data=True, use_mems_eval=False)
-    edit(
-        copy / "config.json",
-        **said,
-        task_specific_params={"text-generation": {"max_length": 250}},
-        finetuned=None,
-    )
+    edit(copy / "config.json", **said, task_specific_params={"text": 250}, finetuned=None)
     work, first, second = (str(tmp_path / name) for name in ("work", "first", "second"))
     import_(str(copy), work)
-    assert (
-        "these settings have no key, so a later export will lack them: "
-        "task_specific_params={'text-generation': {'max_length': 250}}\n"
-    ) in caplog.text
+    assert "a later export will lack them: task_specific_params={'text': 250}\n" in caplog.text
     data = SimpleNamespace(sha256="1" * 64, tokenizer=data_fixtures.tokenizer())
-    for run, source in ((first, work), (second, first), (second, "gone")):
-        config = tiny.config(model={"activation": "gelu_erf"}, checkpoint={"init_from": source})
+    own = str(tmp_path / "own")
+    for run, source in ((first, work), (second, first), (second, "gone"), (own, "")):
+        config = CONFIG.changed(checkpoint={"init_from": source})
         files.make_folder(run)
         workdirs.write_start(run, config, data, 0, {})
-    own = str(tmp_path / "own")
-    files.make_folder(own)
-    workdirs.write_start(own, CONFIG, data, 0, {})
+    identity = workdirs.identity(CONFIG, data.sha256, data.tokenizer.sha256)
+    for run in (second, own):
+        with Checkpoints(run, CONFIG.checkpoint) as checkpoints:
+            checkpoints.save(1, {"params": params}, identity)
     for run, expected in ((work, said), (second, said), (own, peers.PEERS["xlnet"].kept)):
-        if run != work:
-            with Checkpoints(run, CONFIG.checkpoint) as checkpoints:
-                checkpoints.save(
-                    1,
-                    {"params": params},
-                    workdirs.identity(CONFIG, "1" * 64, data.tokenizer.sha256),
-                )
         export(run, f"{run}.exported")
         found = files.read_json_object(f"{run}.exported/config.json")
-        assert {key: found[key] for key in expected} == expected
-        assert found.items() >= {"mem_len": expected["mem_len"], "use_mems_train": False}.items()
-    edit(
-        tmp_path / "work" / "config.json", source_config=said | {"n_layer": 5, "same_length": True}
-    )
+        assert found.items() >= (expected | {"use_mems_train": False}).items()
+    strange = said | {"n_layer": 5, "same_length": True}
+    edit(tmp_path / "work" / "config.json", source_config=strange)
     export(work, str(tmp_path / "strange"))
-    sizes = {"n_layer": CONFIG.model.layers, "same_length": False}
-    assert (
-        files.read_json_object(f"{tmp_path}/strange/config.json").items() >= (said | sizes).items()
-    )
+    found = files.read_json_object(f"{tmp_path}/strange/config.json")
+    ours = {"n_layer": CONFIG.model.layers, "same_length": False}
+    assert found.items() >= (said | ours).items()
     edit(tmp_path / "work" / "config.json", source_config=5)
-    with pytest.raises(
-        BadInput, match="config.json: source_config='5' is no JSON object; leave it out"
-    ):
+    with pytest.raises(BadInput, match="config.json: source_config='5' is no JSON object"):
         export(work, str(tmp_path / "other"))
 
 
@@ -227,25 +189,17 @@ def test_shards_and_back(params, tmp_path):
     path = str(tmp_path / "model")
     huggingface.write(Trained(CONFIG, data_fixtures.tokenizer(), params), path, shard_bytes=9000)
     weights = sorted(f"{path}/{name}" for name in os.listdir(path) if name.endswith(".safetensors"))
+    assert weights[0] == f"{path}/model-00001-of-{len(weights):05}.safetensors"
+    sizes, found = [], {}
+    for file in weights:
+        shard = load_file(file)
+        sizes.append(sum(array.nbytes for array in shard.values()))
+        assert len(shard) == 1 or sizes[-1] <= 9000
+        found |= dict.fromkeys(shard, os.path.basename(file))
     index = files.read_json_object(f"{path}/model.safetensors.index.json")
-    arrays = [load_file(file) for file in weights]
-    assert (
-        len(weights) > 3
-        and os.path.basename(weights[0]) == f"model-00001-of-{len(weights):05}.safetensors"
-    )
-    sizes = [sum(array.nbytes for array in shard.values()) for shard in arrays]
-    assert max(size for size, shard in zip(sizes, arrays, strict=True) if len(shard) > 1) <= 9000
-    assert (
-        index["metadata"]["total_size"]
-        == sum(sizes)
-        == sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-    )
-    found = {
-        name: os.path.basename(file)
-        for file, shard in zip(weights, arrays, strict=True)
-        for name in shard
-    }
-    assert index["weight_map"] == found
+    assert index["weight_map"] == found and len(weights) > 3
+    total = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    assert index["metadata"]["total_size"] == sum(sizes) == total
     import_(path, str(tmp_path / "work"), overrides=REST)
     assert_equal(imported_params(tmp_path / "work"), params)
     os.remove(weights[1])
@@ -253,61 +207,43 @@ def test_shards_and_back(params, tmp_path):
         import_(path, str(tmp_path / "other"), overrides=REST)
 
 
-@pytest.mark.parametrize("share_layers", [False, True])
-def test_orbax_and_back(share_layers, tmp_path):
+def test_orbax_and_back(tmp_path):
     """Ours -> Orbax -> ours, with all keys of the run; Orbax's public functions read it."""
     from orbax.checkpoint import v1 as ocp
 
-    config = tiny.config(model={"share_layers": share_layers}, mesh={"data": 1})
-    params, run = tiny.random_params(config), str(tmp_path / "run")
-    identity = {
-        "config": configs.flat(config),
-        "corpus_sha256": "1" * 64,
-        "tokenizer_sha256": data_fixtures.tokenizer().sha256,
-    }
-    with Checkpoints(run, config.checkpoint) as checkpoints:
-        checkpoints.save(7, {"params": params}, identity)
+    # Shared layers have no place in a folder of Hugging Face.
+    config = tiny.config(model={"share_layers": True}, mesh={"data": 1})
+    params = tiny.random_params(config)
+    run, exported, work = (str(tmp_path / name) for name in ("run", "exported", "work"))
+    # The first tokenizer of a work directory stays.
     workdirs.write_tokenizer(run, Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION))
-    files.write(f"{run}/config.json", files.to_json(identity))
-    exported = export(run, str(tmp_path / "exported"), format="orbax")
-    assert {os.path.basename(file.rstrip("/")) for file in exported["files"]} == {
-        "params",
-        "config.json",
-        "tokenizer",
-    }
-    assert_equal(ocp.load(str(tmp_path / "exported" / "params")), params)
-    workdir = str(tmp_path / "work")
-    assert import_(str(tmp_path / "exported"), workdir)["arrays"] == len(jax.tree.leaves(params))
-    assert_equal(imported_params(workdir), params)
-    assert (
-        workdirs.load_config(workdir).data == config.data
-        and workdirs.load_config(workdir).model == config.model
-    )
-    assert workdirs.tokenizer(workdir).normalization == NORMALIZATION
+    tiny.save_run(run, config, params)
+    written = export(run, exported, format="orbax")["files"]
+    names = {os.path.basename(file.rstrip("/")) for file in written}
+    assert names == {"params", "config.json", "tokenizer"}
+    assert_equal(ocp.load(f"{exported}/params"), params)
+    assert import_(exported, work)["arrays"] == len(jax.tree.leaves(params))
+    assert_equal(imported_params(work), params)
+    found = workdirs.load_config(work)
+    assert (found.data, found.model) == (config.data, config.model)
+    assert workdirs.tokenizer(work).normalization == NORMALIZATION
     with pytest.raises(BadInput, match="trained with other frozen keys: model.layers"):
-        import_(
-            str(tmp_path / "exported"),
-            str(tmp_path / "other"),
-            overrides=["--config.model.layers=3"],
-        )
-    shutil.rmtree(tmp_path / "exported" / "params" / "state")
+        import_(exported, f"{work}2", overrides=["--config.model.layers=3"])
+    shutil.rmtree(f"{exported}/params/state")
     with pytest.raises(BadInput, match="params: Orbax cannot read it"):
-        import_(str(tmp_path / "exported"), str(tmp_path / "other"))
+        import_(exported, f"{work}2")
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-def test_buckets(params, tmp_path):
+def test_buckets(params, tmp_path, bucket):
     """An export appears in a bucket, in shards, and is imported from there."""
-    with fake_gcs.serve() as server:
-        trained = Trained(CONFIG, data_fixtures.tokenizer(), params)
-        huggingface.write(trained, "gs://bucket/model", shard_bytes=9000)
-        assert {
-            f"bucket/model/{file}" for file in files.listing("gs://bucket/model")
-        } == server.objects.keys()
-        import_("gs://bucket/model", str(tmp_path / "work"), overrides=REST)
-        assert_equal(imported_params(tmp_path / "work"), params)
-        with pytest.raises(BadInput, match="gs://bucket/model: is not empty"):
-            huggingface.write(trained, "gs://bucket/model")
+    trained, place = Trained(CONFIG, data_fixtures.tokenizer(), params), "gs://bucket/model"
+    huggingface.write(trained, place, shard_bytes=9000)
+    assert {f"bucket/model/{file}" for file in files.listing(place)} == bucket.objects.keys()
+    import_(place, str(tmp_path / "work"), overrides=REST)
+    assert_equal(imported_params(tmp_path / "work"), params)
+    with pytest.raises(BadInput, match=f"{place}: is not empty"):
+        huggingface.write(trained, place)
 
 
 def test_names_without_prefix_and_a_copied_embedding(copy, params, tmp_path):
@@ -315,66 +251,44 @@ def test_names_without_prefix_and_a_copied_embedding(copy, params, tmp_path):
     path = copy / "model.safetensors"
     arrays = load_file(path)
     bare = {name.removeprefix("transformer."): array for name, array in arrays.items()}
-    save_file(bare | {"lm_loss.weight": arrays["transformer.word_embedding.weight"]}, path)
-    with pytest.raises(BadInput, match=r"missing \(1\): lm_loss.bias"):
-        save_file(
-            {name: bare[name] for name in bare if name != "lm_loss.bias"},
-            copy / "model.safetensors",
-        )
-        import_(str(copy), str(tmp_path / "work"), overrides=REST)
-    save_file(arrays | {"lm_loss.weight": arrays["transformer.word_embedding.weight"]}, path)
+    save_file(bare | {"lm_loss.weight": bare["word_embedding.weight"]}, path)
     import_(str(copy), str(tmp_path / "work"), overrides=REST)
     assert_equal(imported_params(tmp_path / "work"), params)
-    save_file(arrays | {"lm_loss.weight": arrays["transformer.word_embedding.weight"] + 1}, path)
-    with pytest.raises(
-        BadInput, match="lm_loss.weight differs from transformer.word_embedding.weight; only tied"
-    ):
+    del bare["lm_loss.bias"]
+    save_file(bare, path)
+    with pytest.raises(BadInput, match=r"missing \(1\): lm_loss.bias"):
         import_(str(copy), str(tmp_path / "other"), overrides=REST)
 
 
 def test_a_tokenizer_json_without_spiece_model(copy, tmp_path):
     os.remove(copy / "spiece.model")
     import_(str(copy), str(tmp_path / "work"), overrides=REST)
-    found, ours = (
-        workdirs.tokenizer(str(tmp_path / "work")),
-        Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION),
-    )
+    found = workdirs.tokenizer(str(tmp_path / "work"))
+    ours = Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION)
     assert found.pieces == ours.pieces and found.normalization == ours.normalization
-    lines = data_fixtures.synthetic_text(3, 40).split("\n") + [
-        "(12,000), 1990, and <eop> “quoted” ﬁne",
-        "한국어 がぎ",
-    ]
-    assert [found.encode(line).tolist() for line in lines] == [
-        ours.encode(line).tolist() for line in lines
-    ]
+    lines = data_fixtures.synthetic_text(3, 40).split("\n")
+    lines += ["(12,000), 1990, and <eop> “quoted” ﬁne", "한국어 がぎ"]
+    for line in lines:
+        np.testing.assert_array_equal(found.encode(line), ours.encode(line))
     os.remove(copy / "tokenizer.json")
-    with pytest.raises(
-        BadInput, match="has no spiece.model, vocabulary.json, tokenizer.json.*--tokenizer"
-    ):
-        import_(str(copy), str(tmp_path / "other"), overrides=REST)
-    import_(
-        str(copy), str(tmp_path / "other"), tokenizer=data_fixtures.tokenizer_path(), overrides=REST
-    )
-    assert workdirs.tokenizer(str(tmp_path / "other")).normalization == NORMALIZATION
+    other = str(tmp_path / "other")
+    with pytest.raises(BadInput, match="has no spiece.model, vocabulary.json, tokenizer.json"):
+        import_(str(copy), other, overrides=REST)
+    import_(str(copy), other, tokenizer=data_fixtures.tokenizer_path(), overrides=REST)
+    assert workdirs.tokenizer(other).normalization == NORMALIZATION
 
 
 def test_the_steps_of_a_nested_normalizer_are_found():
-    inner = {
-        "type": "Sequence",
-        "normalizers": [{"type": "Precompiled", "precompiled_charsmap": "AAAA"}],
-    }
-    document = {
-        "model": {"type": "Unigram", "vocab": [["<unk>", 0.0]]},
-        "pre_tokenizer": None,
-        "normalizer": {"type": "Sequence", "normalizers": [inner]},
-    }
+    step = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    for _ in range(2):
+        step = {"type": "Sequence", "normalizers": [step]}
+    model = {"type": "Unigram", "vocab": [["<unk>", 0.0]]}
+    document = {"model": model, "pre_tokenizer": None, "normalizer": step}
     made = tokenizer_json.sentencepiece_model_pb2.ModelProto.FromString(
         tokenizer_json.sentencepiece_model(document, "x")
     )
-    assert (
-        made.normalizer_spec.precompiled_charsmap == b"\0\0\0"
-        and made.normalizer_spec.add_dummy_prefix
-    )
+    assert made.normalizer_spec.precompiled_charsmap == b"\0\0\0"
+    assert made.normalizer_spec.add_dummy_prefix
     with pytest.raises(BadInput, match="x: "):
         tokenizer_json.sentencepiece_model({"model": {"type": "BPE"}}, "x")
 
@@ -382,11 +296,9 @@ def test_the_steps_of_a_nested_normalizer_are_found():
 def test_a_tokenizer_without_a_limit_says_no_length(tmp_path):
     """`transformers` writes int(1e30), which would be refused as a segment length."""
     classes = {"model_type": "xlnet", "architectures": ["XLNetForSequenceClassification"]}
-    for limit, expected in ((10**30 + 19884624838656, {}), (128, {"data.segment_len": 128})):
+    for limit, expected in ((int(1e30), None), (128, 128)):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
-        assert expected.items() == {
-            x for x in fields.read_task(str(tmp_path), classes).items() if "len" in x[0]
-        }
+        assert fields.read_task(str(tmp_path), classes).get("data.segment_len") == expected
 
 
 def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys):
@@ -400,43 +312,19 @@ def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys
 
     assert "no model found" in refused(tmp_path / "nowhere")
     assert "No such file" in refused(copy, f"--tokenizer={tmp_path}/other.model")
-    arrays = load_file(copy / "model.safetensors")
-    bias = "transformer.layer.1.rel_attn.r_w_bias"
-    save_file(
-        {name: array for name, array in arrays.items() if name != bias}
-        | {
-            "transformer.layer.2.rel_attn.r_w_bias": arrays[bias],
-            "lm_loss.bias": np.zeros(7, np.float32),
-        },
-        copy / "model.safetensors",
-    )
-    line = refused()
-    assert (
-        f"missing (1): {bias};" in line
-        and "left over (1): transformer.layer.2.rel_attn.r_w_bias;" in line
-    )
-    assert "lm_loss.bias is [7] and must be [200]" in line
-    save_file(
-        arrays | {"lm_loss.bias": np.full(200, np.nan, np.float32)}, copy / "model.safetensors"
-    )
+    weights = copy / "model.safetensors"
+    save_file(load_file(weights) | {"lm_loss.bias": np.full(200, np.nan, np.float32)}, weights)
     assert "not finite: lm_head/bias" in refused()
-    (copy / "model.safetensors").write_bytes(b"\xff" * 100)
+    weights.write_bytes(b"\xff" * 100)
     assert "model.safetensors: not a safetensors file" in refused()
-    os.remove(copy / "model.safetensors")
+    os.remove(weights)
     assert "has no model.safetensors; save the model in safetensors" in refused()
     for changes, said in (
         (dict(vocab_size=199), "has 200 pieces, the model"),
         (dict(d_model="16"), 'd_model is "16" and'),
-        (dict(ff_activation="silu"), "ff_activation='silu' is not one of"),
         (dict(attn_type="uni"), "attn_type"),
-        (dict(tie_word_embeddings=False), "tie_word_embeddings=false"),
-        (dict(model_type="t5"), "is 't5'; only"),
         (dict(architectures=5), "architectures is 5 and must be a list"),
         (dict(same_length=0), "same_length is 0 and"),
-        (
-            dict(architectures=["XLNetForSequenceClassification"], id2label={"a": "x"}),
-            "does not name the label of",
-        ),
     ):
         shutil.copy(f"{folder}/config.json", config)
         edit(config, **changes)
@@ -457,25 +345,16 @@ def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys
             {"summary_last_dropout": 0.3},
             "summary_last_dropout=0.3 and dropout=0.1; only equal values",
         ),
-        ("multiple_choice", {"dropout": 0.2}, "summary_last_dropout=0.1 and dropout=0.2"),
         ("question_answering", {"end_n_top": 7}, "end_n_top=7 and start_n_top=5"),
         ("regression", {"summary_activation": None}, 'summary_activation=null; only "tanh"'),
-        (
-            "multi_label_classification",
-            {"id2label": {"0": "a", "2": "b"}},
-            "does not name the label of each number",
-        ),
     ],
 )
 def test_a_head_of_xlnet_that_is_another_function_is_refused(task, changes, said, tmp_path, capsys):
-    config = tiny.config(
-        finetune={"task": task, "labels": "a,b" if task.endswith("classification") else ""}
-    )
+    labels = "a,b" if task == "classification" else ""
+    config = tiny.config(finetune={"task": task, "labels": labels})
     tokenizer = data_fixtures.tokenizer()
-    huggingface.write(
-        Trained(config, tokenizer, tiny.random_params(config, 1, tokenizer)),
-        str(tmp_path / "model"),
-    )
+    trained = Trained(config, tokenizer, tiny.random_params(config, 1, tokenizer))
+    huggingface.write(trained, str(tmp_path / "model"))
     edit(tmp_path / "model" / "config.json", **changes)
     assert main(["import", str(tmp_path / "model"), f"--workdir={tmp_path}/work", "--json"]) == 2
     assert said in capsys.readouterr().err
@@ -498,7 +377,6 @@ def test_a_tensorflow_checkpoint_needs_its_configuration_and_tensorflow(tmp_path
     (tmp_path / "xlnet_config.json").write_text(json.dumps(sizes | {"ff_activation": "gelu"}))
     assert tensorflow.read_model(str(tmp_path))["model.activation"] == "gelu"  # the tanh form
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    refused("needs tensorflow; install the extra `tf`")
     refused("needs tensorflow; install the extra `tf`", str(tmp_path))
     (tmp_path / "second.index").touch()
     refused("holds 2 TensorFlow checkpoints", str(tmp_path))
@@ -511,56 +389,28 @@ class Unreadable(Exception):
 @pytest.mark.parametrize(
     "error", [Unreadable("Checksum does not match"), IndexError("Read less bytes"), ValueError("")]
 )
-@pytest.mark.parametrize("kind", ["xlnet", "transformer_xl"])
-def test_a_damaged_tensorflow_data_file_is_one_line(kind, error, tmp_path, monkeypatch, capsys):
+def test_a_damaged_tensorflow_data_file_is_one_line(error, monkeypatch):
     """The index is whole; `peers/test_tensorflow.py` damages files for TensorFlow itself."""
-
-    def get_tensor(name):
-        raise error
-
-    arrays = released.tensorflow_arrays("tiny")
-    words, symbols = [], tmp_path / "symbols.txt"
-    if kind == "transformer_xl":
-        arrays = transformer_xl_arrays.variables_of(
-            xl_replay.load("plain"), xl_replay.CASES["plain"]
-        )
-        symbols.write_text("\n".join(transformer_xl_arrays.SYMBOLS))
-        words = [f"--tokenizer={symbols}"]
-    else:
-        sizes = released.SIZES["tiny"] | {"ff_activation": "gelu", "untie_r": True}
-        (tmp_path / "xlnet_config.json").write_text(json.dumps(sizes))
-        released.write_tokenizer(tmp_path, sizes["n_token"])
-    float32 = SimpleNamespace(as_numpy_dtype=np.float32)
-    reader = SimpleNamespace(
-        get_tensor=get_tensor,
-        get_variable_to_shape_map=lambda: {name: array.shape for name, array in arrays.items()},
-        get_variable_to_dtype_map=lambda: dict.fromkeys(arrays, float32),
-    )
-    library = SimpleNamespace(
-        errors=SimpleNamespace(OpError=Unreadable),
-        train=SimpleNamespace(load_checkpoint=lambda _: reader),
-    )
+    reader = mock.Mock()
+    reader.get_variable_to_shape_map.return_value = {"a": (2,)}
+    reader.get_variable_to_dtype_map.return_value = {"a": mock.Mock(as_numpy_dtype=np.float32)}
+    reader.get_tensor.side_effect = error
+    library = mock.Mock()
+    library.errors.OpError = Unreadable
+    library.train.load_checkpoint.return_value = reader
     monkeypatch.setitem(sys.modules, "tensorflow", library)
-    (tmp_path / "model.ckpt.index").touch()
-    assert (
-        main(["import", f"{tmp_path}/model.ckpt", f"--workdir={tmp_path}/work", "--json", *words])
-        == 2
-    )
-    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-    assert f"{tmp_path}/model.ckpt: TensorFlow cannot read it (" in line and line.endswith(
-        "; copy it again"
-    )
+    arrays = tensorflow.open_checkpoint("model.ckpt")
+    with pytest.raises((BadInput, type(error))) as raised:
+        arrays.read("a")
+    said = str(raised.value)
+    assert said.startswith("model.ckpt: TensorFlow cannot read it (") and "; copy it again" in said
 
 
 def test_an_imported_work_directory_is_no_run(folder, tmp_path, capsys):
     """`train` into it would mix two things: it says how to start from it."""
     workdir = str(tmp_path / "work")
     import_(folder, workdir, overrides=REST)
-    words = [
-        f"--config={tiny.TESTS}/tiny_config.py",
-        f"--config.data.corpus={data_fixtures.corpus_path()}",
-    ]
-    assert main(["train", *words, f"--workdir={workdir}"]) == 2
+    assert main(shared.train_words(workdir)) == 2
     assert "holds imported parameters" in capsys.readouterr().err
     with pytest.raises(BadInput, match="holds a run; name a new folder"):
         import_(folder, workdir, overrides=REST)
@@ -575,12 +425,7 @@ def test_an_imported_work_directory_is_no_run(folder, tmp_path, capsys):
 def test_an_imported_work_directory_is_evaluated(folder, tmp_path, capsys):
     workdir = str(tmp_path / "work")
     import_(folder, workdir, overrides=REST)
-    words = [
-        f"--config.data.corpus={data_fixtures.corpus_path()}",
-        "--batch_size=8",
-        "--blocks=8",
-        "--json",
-    ]
+    words = [f"--config.data.corpus={data_fixtures.corpus_path()}", "--blocks=8", "--json"]
     assert main(["evaluate", f"--workdir={workdir}", *words]) == 0
     scores = json.loads(capsys.readouterr().out)
-    assert scores["step"] == 0 and scores["heldout_loss"] > 5 and scores["targets"] > 0
+    assert scores["step"] == 0 and scores["heldout_loss"] > 5

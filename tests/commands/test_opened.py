@@ -52,9 +52,8 @@ def test_a_command_decides_the_attention_and_leaves_the_programs_of_the_run(
         return "xla", "attention: xla, says the test"
 
     def seen(self, *args, **kwargs):
-        computed.append(
-            (self.model.transformer.config.attention, jax.config.jax_compilation_cache_dir)
-        )
+        attention = self.model.transformer.config.attention
+        computed.append((attention, jax.config.jax_compilation_cache_dir))
         raise BadInput("seen")  # before anything is compiled
 
     monkeypatch.setattr(choice, "choose", choose)
@@ -62,9 +61,8 @@ def test_a_command_decides_the_attention_and_leaves_the_programs_of_the_run(
     monkeypatch.setattr(decoder.Decoder, "__call__", seen)
     assert main([word.replace("RUN", fused) for word in words]) == 2
     assert "seen" in capsys.readouterr().err
-    assert asked == ["auto"] and computed == [
-        ("xla", os.path.join(os.environ["XDG_CACHE_HOME"], "xlnet_jax"))
-    ]
+    users = os.path.join(os.environ["XDG_CACHE_HOME"], "xlnet_jax")
+    assert asked == ["auto"] and computed == [("xla", users)]
 
 
 def test_what_a_run_says_of_its_machine_does_not_count_here(tmp_path):
@@ -98,10 +96,8 @@ def test_whose_programs_are_used(tmp_path, monkeypatch, caplog):
     os.makedirs(users)
     assert cache(config, workdir) == own and caplog.text == ""
     os.chmod(own, 0o777)
-    assert (
-        cache(config, workdir) == users
-        and f"{own} can be written by others, and it may hold any" in caplog.text
-    )
+    assert cache(config, workdir) == users
+    assert f"{own} can be written by others, and it may hold any" in caplog.text
     os.chmod(own, 0o755)
     with monkeypatch.context() as other:
         other.setattr(os, "geteuid", lambda: os.getuid() + 1)

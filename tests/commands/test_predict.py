@@ -2,10 +2,8 @@
 with evaluations.
 """
 
-import contextlib
 import json
 import os
-import re
 from types import SimpleNamespace
 
 import data_fixtures
@@ -84,8 +82,8 @@ RACE = {
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    """Predicts with a run whose model says nothing: what the files and texts become, as rows of
-    text, and the results; or the line of an error.
+    """Predicts with a run whose model says `no`: what the files and texts become, as rows of text,
+    and the results; or the line of an error.
     """
 
     def ask(task, files=(), columns="", **options):
@@ -101,38 +99,11 @@ def asked(tmp_path, monkeypatch):
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text if isinstance(text, str) else json.dumps(text))
 
-        def predicted(rows):
+        def outputs(stored, task, rows, examples, *_):
             rows_of_all.extend(rows)
-            N, C = len(rows), len(rows[0].tokens)
-            one = np.zeros((N, 1))
-            return {
-                "classification": {"logits": np.zeros((N, 1, 2))},
-                "regression": {"logits": np.zeros((N, 1, 1))},
-                "multiple_choice": {"logits": np.zeros((N, C, 1))},
-                "embeddings": {"vectors": np.ones((N, C, 2))},
-                "token_classification": {"label": np.zeros((N, 40), int)},
-                "question_answering": {
-                    "start": one.astype(int),
-                    "start_score": one,
-                    "end": one[:, None].astype(int),
-                    "end_score": one[:, None],
-                    "no_answer": one[:, 0],
-                },
-                "text_to_text": {"tokens": np.full((N, 3), -1), "log_prob": np.zeros(N)},
-            }[task]
+            return [{"label": "no"} for _ in examples]
 
-        @contextlib.contextmanager
-        def opened(*_):
-            yield SimpleNamespace(step=3, params=None, recipe=None, mesh=None)
-
-        monkeypatch.setattr(predict, "opened", opened)
-        monkeypatch.setattr(
-            predict,
-            "predictor",
-            lambda *_: lambda params, rows, segment_len: (None, predicted(rows)),
-        )
-        monkeypatch.setattr(predict, "Writer", lambda *_: lambda params, rows: predicted(rows))
-        monkeypatch.setattr(predict.meshes, "row_devices", lambda mesh: 1)
+        monkeypatch.setattr(predict, "_outputs", outputs)
         if files:
             options["input"] = str(tmp_path / options.get("input", next(iter(files))))
         try:
@@ -179,24 +150,10 @@ def _lines(*objects):
             [["kiki", "bame"]],
             [{"row": 1, "gold": 2.5}],
         ),
-        (
-            "classification",
-            {"a.jsonl": _lines({"question1": "bame", "question2": "kiki"})},
-            "",
-            [["bame", "kiki"]],
-            [{"row": 1}],
-        ),
         # A field that is no text of the task is none.
         (
             "classification",
             {"a.jsonl": _lines({"text": "bame", "source": "kiki"})},
-            "",
-            [["bame"]],
-            [{"row": 1}],
-        ),
-        (
-            "classification",
-            {"a.jsonl": _lines({"context": "kiki", "sentence": "bame"})},
             "",
             [["bame"]],
             [{"row": 1}],
@@ -239,20 +196,6 @@ def _lines(*objects):
             [{"index": "0"}, {"index": "1"}],
         ),
         (
-            "classification",
-            {"a.csv": 'label,text\nno,"bame\nkiki"\nyes,lusi\n'},
-            "",
-            [["bame kiki"], ["lusi"]],
-            [{"row": 2, "gold": "no"}, {"row": 3, "gold": "yes"}],
-        ),
-        (
-            "classification",
-            {"a.tsv": "x\t1\t*\tbame\ny\t0\t*\tkiki\n"},
-            "3,1",
-            [["bame"], ["kiki"]],
-            [{"row": 1, "gold": "1"}, {"row": 2, "gold": "0"}],
-        ),
-        (
             "token_classification",
             {"a.conll": "bame N O\nkiki N B-X\n\nlusi N O\n"},
             "",
@@ -279,13 +222,6 @@ def _lines(*objects):
             "",
             [["bame", "kiki do", "bame", "kiki no"], ["bame", "lusi ra", "bame", "lusi si"]],
             [{"id": "h1.txt", "question": 1}, {"id": "h1.txt", "question": 2}],
-        ),
-        (
-            "multiple_choice",
-            {"a.jsonl": _lines({"options": ["do", "no"], "question": "kiki", "context": "bame"})},
-            "",
-            [["bame", "kiki do", "bame", "kiki no"]],
-            [{"row": 1}],
         ),
         (
             "embeddings",
@@ -364,12 +300,6 @@ def test_a_file_is_read_as_in_training_and_says_which_example_is_which(
             "a.tsv, row 2: the number of texts is 1, and in training it was 2 (question, sentence)",
         ),
         (
-            "regression",
-            {"a.txt": "bame\tkiki\n"},
-            "text,score",
-            "a.txt, row 1: the number of texts is 2, and in training it was 1 (text)",
-        ),
-        (
             "classification",
             {"a.csv": "body,title\nbame,kiki\n"},
             "text,label",
@@ -385,7 +315,7 @@ def test_another_number_of_texts_than_in_training_is_refused(asked, task, files,
 
 def test_positional_texts_keep_their_order_and_have_no_names(asked):
     said, results = asked("classification", columns="question,sentence,label", texts=["kiki\tbame"])
-    assert said == [["kiki", "bame"]] and [*results[0]] == ["label", "scores"]
+    assert said == [["kiki", "bame"]] and results == [{"label": "no"}]
 
 
 def test_columns_of_another_file_are_named_at_the_command(asked):
@@ -405,12 +335,6 @@ BAD = [
         {"a.jsonl": '{"text": "bame"}\n{"text": \n{"text": "kiki"}\n'},
         2,
         "not JSON",
-    ),
-    (
-        "classification",
-        {"a.jsonl": _lines({"text": "bame"}, {"text": 7}, {"text": "kiki"})},
-        2,
-        "'text' is 7, not a text",
     ),
     (
         "classification",
@@ -454,14 +378,11 @@ def test_the_command_prints_all_rows_before_the_error(asked, tmp_path, capsys):
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == lines
 
 
-@pytest.mark.parametrize("text", ["bame x", "ba\u00e9me", "\U0001f600"])
-def test_a_character_that_is_not_in_the_vocabulary_is_said_with_its_row(text):
+def test_a_character_that_is_not_in_the_vocabulary_is_said_with_its_row():
     task = SimpleNamespace(texts=(1, 2))
     vocabulary = data_fixtures.tokenizer_of("characters")
     task.encode = lambda number, example: vocabulary.encode(example.texts[0])
-    with pytest.raises(BadInput) as raised:
-        setup.rows_of(task, [Example((text,), None, "a.jsonl, row 1")])  # type: ignore[arg-type]
-    assert re.match(
-        r"a.jsonl, row 1: character .* is not in the vocabulary .*; correct the row",
-        str(raised.value),
-    )
+    example = Example(("\U0001f600",), None, "a.jsonl, row 1")
+    said = "^a.jsonl, row 1: character .* is not in the vocabulary .*; correct the row"
+    with pytest.raises(BadInput, match=said):
+        setup.rows_of(task, [example])  # type: ignore[arg-type]

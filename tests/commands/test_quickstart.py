@@ -38,17 +38,10 @@ def test_the_filled_texts_are_shown_with_their_probability(capsys):
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_the_quick_start_asks_what_its_model_was_taught(question, caplog):
     """A word has at least one piece: more would lower the share of what is unknown."""
-    gap = re.search(r"\[MASK:?(\d*)\]", question)
+    before, length, after = re.split(r"\[MASK:?(\d*)\]", question)
+    known = [True] * len(before.split()) + [False] * int(length or 1) + [True] * len(after.split())
     _told.clear()
-    warn_of_order(
-        configs.load(CONFIG),
-        [
-            [True] * len(question[: gap.start()].split())
-            + [False] * int(gap[1] or 1)
-            + [True] * len(question[gap.end() :].split())
-        ],
-        "random",
-    )
+    warn_of_order(configs.load(CONFIG), [known], "random")
     assert not caplog.messages
 
 
@@ -69,38 +62,20 @@ def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(
         "--config.evaluation.blocks=60",
     ]
     assert main(words) == 0
-    captured = capsys.readouterr()
-    result = json.loads(captured.out)
-    assert {
-        "heldout_loss",
-        "unigram_cross_entropy",
-        "install_seconds",
-        "seconds",
-        "workdir",
-        "export",
-    } <= result.keys()
+    result = json.loads(capsys.readouterr().out)
+    assert {"seconds", "workdir"} <= result.keys() and result["install_seconds"] == 12.5
     assert result["loss_without_memory"] != result["heldout_loss"] and result["targets"] > 0
-    assert result["install_seconds"] == 12.5
-    assert result["heldout_loss"] < result["unigram_cross_entropy"] + 0.3, (
-        "nothing was learned at all"
-    )
+    assert result["heldout_loss"] < result["unigram_cross_entropy"] + 0.3, "nothing was learned"
     assert os.path.getsize(result["picture"]) > 5000
     assert os.path.exists(os.path.join(result["export"], "model.safetensors"))
     assert [len(one["gaps"][0]["pieces"]) for one in result["filled"]] == [1, 1, 1, 2]
     for question, one in zip(QUESTIONS, result["filled"], strict=True):
         before, after = re.split(r" \[MASK.*\]", question)
-        assert (
-            one["question"] == question
-            and one["text"].startswith(before)
-            and one["text"].endswith(after)
-        )
-        assert -60 < one["log_prob"] < 0 and one["log_prob"] == pytest.approx(
-            one["gaps"][0]["log_prob"]
-        )
-    steps = [line["step"] for line in read_jsonl(str(tmp_path / "run" / "metrics.jsonl"))]
-    assert steps == list(range(1, 101)), "the run did not resume once on the way"
-    starts = [line["step"] for line in read_jsonl(str(tmp_path / "run" / "runs.jsonl"))]
-    assert starts == [0, 50]
+        assert one["question"] == question
+        assert one["text"].startswith(before) and one["text"].endswith(after)
+        assert -60 < one["log_prob"] == pytest.approx(one["gaps"][0]["log_prob"]) < 0
+    for name, steps in (("metrics", list(range(1, 101))), ("runs", [0, 50])):
+        assert [line["step"] for line in read_jsonl(f"{tmp_path}/run/{name}.jsonl")] == steps
     assert main(words) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["heldout_loss"] == result["heldout_loss"]
@@ -125,10 +100,8 @@ def test_the_quick_start_by_characters_scores_and_writes_text(tmp_path, capsys, 
         result["heldout_loss"] / math.log(2), rel=2e-3
     )
     assert result["heldout_loss"] < result["unigram_cross_entropy"], "nothing was learned at all"
-    assert (
-        result["text"].startswith(PROMPT)
-        and len(PROMPT) < len(result["text"]) <= len(PROMPT) + CHARACTERS
-    )
+    text = result["text"].removeprefix(PROMPT)
+    assert result["text"] == PROMPT + text and 0 < len(text) <= CHARACTERS
     assert "export" not in result
     assert main(words) == 0
-    assert json.loads(capsys.readouterr().out)["text"] == result["text"]
+    assert json.loads(capsys.readouterr().out)["text"] == PROMPT + text

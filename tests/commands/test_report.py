@@ -3,6 +3,7 @@ it refuses.
 """
 
 import json
+import pathlib
 import re
 import shutil
 import xml.etree.ElementTree
@@ -62,15 +63,14 @@ def write(workdir, **changes):
         "samples": [{"step": 500, **SAMPLES}],
     }
     for name, each in written.items():
-        content = b"".join(map(metrics.to_line, each))
-        in_parts = name not in ("runs",) and not files.at(workdir).appends
-        files.write(
-            f"{workdir}/{name}/{1:012d}.jsonl" if in_parts else f"{workdir}/{name}.jsonl", content
-        )
+        in_parts = name != "runs" and not files.at(workdir).appends
+        path = f"{name}/{1:012d}" if in_parts else name
+        files.write(f"{workdir}/{path}.jsonl", b"".join(map(metrics.to_line, each)))
 
 
 def page_of(path):
-    page = path.read_text()
+    """A page that loads nothing and is well formed."""
+    page = pathlib.Path(path).read_text()
     assert not re.search(r"<script|<link[^>]*href=\"(?!data:,)|src=|url\(|@import|https?://", page)
     xml.etree.ElementTree.fromstring(page[page.index("<body>") : page.index("</html>")])
     return page
@@ -96,30 +96,17 @@ def test_the_page_of_two_runs_has_all_that_they_tell_and_loads_nothing(
     assert (run["heldout_loss"], run["goodput"], run["tokens_per_second"]) == (5.25, 0.8, 2e4)
 
     page = page_of(tmp_path / "report.html")
-    assert cells(page, "a/run")[:7] == [
-        "900",
-        "1,000",
-        "stopped by a signal",
-        "3.5",
-        "5.25",
-        "12.5%",
-        "-",
-    ]
+    assert " ".join(cells(page, "a/run")[:7]) == "900 1,000 stopped by a signal 3.5 5.25 12.5% -"
     assert page.count("<polyline") == 2 * 4 and page.count("stroke-dasharray") == 2, (
         "of the norm there is no number"
     )
     assert "9,000,000,000" not in page and "1,024 MiB" in page
     again = re.findall(r"<td>killed, or failed</td><td>(.*?)</td>", page)
     assert again == ["37", "37"] and "4 x TPU &lt;v9&gt;" in page and "111111111111+" in page
-    assert (
-        "the &lt;b&gt; <mark>state</mark> of the" in page
-        and "the &lt;b&gt; <mark>end &amp; law</mark>" in page
-    )
+    assert "the &lt;b&gt; <mark>end &amp; law</mark>" in page
     differing = page[page.index("Where they differ") : page.index("Keys that are not")]
-    assert differing.count("<tr>") == 2 and cells(differing, "optimizer.learning_rate") == [
-        "0.01",
-        "0.0003",
-    ]
+    assert differing.count("<tr>") == 2
+    assert cells(differing, "optimizer.learning_rate") == ["0.01", "0.0003"]
     assert cells(page[page.index("Keys that are not") :], "train.steps") == ["1000", "1000"]
     assert main(["report", "a/run"]) == 0
     assert "stopped by a signal, step 900 of 1,000, loss 3.5\n" in capsys.readouterr().out
@@ -168,26 +155,20 @@ def test_the_page_of_a_task_has_its_score_its_confusions_and_its_surest_errors(t
 
 
 @pytest.mark.parametrize(
-    ("task", "line", "rows"),
+    ("task", "line", "row"),
     [
-        (
-            "multiple_choice",
-            {"gold": "B", "label": "A", "scores": [0.8, 0.2]},
-            {"A": ["0", "0"], "B": ["1", "0"]},
-        ),
-        ("token_classification", {"gold": ["O", "B-X"], "labels": ["O", "O"]}, {"B-X": None}),
-        ("regression", {"gold": 1.5, "score": 2.0}, {"A": None}),
+        ("multiple_choice", {"gold": "B", "label": "A", "scores": [0.8, 0.2]}, ["1", "0"]),
+        ("token_classification", {"gold": ["O", "B"], "labels": ["O", "O"]}, None),
     ],
 )
-def test_confusions_of_other_tasks(tmp_path, task, line, rows):
+def test_confusions_of_other_tasks(tmp_path, task, line, row):
     run = str(tmp_path / "lone")
-    labels = {"labels": "B-X,O"} if task == "token_classification" else {}
+    labels = {"labels": "B,O"} if task == "token_classification" else {}
     write(run, finetune={"task": task, "train": "a", "dev": "b", **labels})
     line = {"where": "b, row 1", "texts": ["a"], **line}
     (tmp_path / "lone" / "predictions.jsonl").write_bytes(metrics.to_line(line))
     assert main(["report", run, f"--output={tmp_path}/page.html"]) == 0
-    page = page_of(tmp_path / "page.html")
-    assert {label: cells(page, label) for label in rows} == rows
+    assert cells(page_of(tmp_path / "page.html"), "B") == row
 
 
 def test_losses_of_other_tokenizers_have_a_chart_of_their_own(tmp_path):
@@ -220,10 +201,8 @@ def test_a_run_that_has_just_begun_or_lost_lines_has_a_page(tmp_path, capsys):
     words = ["report", str(tmp_path / "lone"), f"--output={tmp_path}/page.html"]
     assert main(words) == 0 and "line 7 is damaged and is ignored" in capsys.readouterr().err
     page = page_of(tmp_path / "page.html")
-    assert (
-        cells(page, "lone")[:3] == ["900", "1,000", pages.STATES["lost"]]
-        and "Nothing has been saved yet" in page
-    )
+    assert cells(page, "lone")[:3] == ["900", "1,000", pages.STATES["lost"]]
+    assert "Nothing has been saved yet" in page
     path.unlink()
     shutil.rmtree(tmp_path / "lone/checkpoints")
     assert main(words) == 0
@@ -265,12 +244,7 @@ def test_how_a_start_has_ended():
 
 def test_a_chart_has_its_points_in_the_picture():
     picture = chart("loss", "step", [(0, np.array([[10.0, 2.0], [40.0, 1.0]]))])
-    assert 'points="157.5,8.0 420.0,210.0"' in picture, (
-        "the largest value is at the top, the last step at the right"
-    )
-    assert pages.binned([{"step": step, "loss": 1.0 * step} for step in range(1, 4001)], "loss")[
-        0
-    ].tolist() == [
-        10,
-        5.5,
-    ]
+    # The largest value is at the top, the last step at the right.
+    assert 'points="157.5,8.0 420.0,210.0"' in picture
+    lines = [{"step": step, "loss": 1.0 * step} for step in range(1, 4001)]
+    assert pages.binned(lines, "loss")[0].tolist() == [10, 5.5]

@@ -14,6 +14,7 @@ import tiny
 from packaging.metadata import Metadata
 
 BIN = tiny.ROOT / ".venv-wheel" / "bin"
+DIST = BIN.parent / "dist"
 FEW = [
     "--config.train.steps=20",
     "--config.checkpoint.every=10",
@@ -44,12 +45,8 @@ def folder(tmp_path_factory):
 def test_the_package_is_that_of_the_wheel(folder):
     place = run(folder, "python", "-c", "import xlnet_jax; print(xlnet_jax.__file__)")
     assert place.startswith(str(BIN.parent))
-    listed = run(
-        folder,
-        "python",
-        "-c",
-        "from xlnet_jax.config.loading import packaged; print(*sorted(packaged()))",
-    )
+    program = "from xlnet_jax.config.loading import packaged; print(*sorted(packaged()))"
+    listed = run(folder, "python", "-c", program)
     ours = tiny.ROOT / "configs"
     assert listed.split() == sorted(str(path.relative_to(ours))[:-3] for path in ours.rglob("*.py"))
 
@@ -67,9 +64,7 @@ def test_the_python_of_a_page_prints_as_many_lines_as_it_shows(folder, page):
 
 def test_the_metadata_of_both_files_can_be_read_by_an_index():
     """What `twine check` asks, without its fourteen packages."""
-    (sdist,), (wheel,) = (
-        list((BIN.parent / "dist").glob(pattern)) for pattern in ("*.tar.gz", "*.whl")
-    )
+    (sdist,), (wheel,) = ([*DIST.glob("*.tar.gz")], [*DIST.glob("*.whl")])
     with tarfile.open(sdist) as files, zipfile.ZipFile(wheel) as zipped:
         of_sdist = next(name for name in files.getnames() if name.endswith("/PKG-INFO"))
         of_wheel = next(name for name in zipped.namelist() if name.endswith(".dist-info/METADATA"))
