@@ -73,58 +73,45 @@ def test_json_lines_and_several_sources(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "columns", "expected"),
+    ("name", "text", "expected"),
     [
         (
             "genres.csv",
-            "text,label\nA film,Crime|Drama\nB,Drama\n",
-            "",
-            [("Crime", "Drama"), ("Drama",)],
+            'text,label\nA film,"Love, deep|Joy"\nB,Drama\nC,"Crime, Drama"\n',
+            [("Love, deep", "Joy"), ("Drama",), ("Crime", "Drama")],
         ),
-        ("commas.csv", 'text,label\na,"Love, deep|Joy"\n', "", [("Love, deep", "Joy")]),
         # As `datasets` writes them.
         (
             "names.jsonl",
             '{"text": "a", "labels": ["joy", "love, deep"]}\n{"text": "b", "labels": []}',
-            "",
             [("joy", "love, deep"), ()],
         ),
         (
             "ids.jsonl",
             '{"text": "a", "labels": [2, 27]}\n{"text": "b", "labels": 3}',
-            "",
             [("2", "27"), ("3",)],
         ),
-        ("floats.jsonl", '{"text": "a", "labels": [0.0, 1.0, 1.0]}', "", [("1", "2")]),
+        ("floats.jsonl", '{"text": "a", "labels": [0.0, 1.0, 1.0]}', [("1", "2")]),
     ],
 )
-def test_several_labels_as_people_write_them(tmp_path, name, text, columns, expected):
-    found = _examples("multi_labelled", columns, _write(tmp_path, name, text))
-    assert [example.label for example in found] == expected and all(
-        len(example.texts) == 1 for example in found
-    )
+def test_several_labels_as_people_write_them(tmp_path, name, text, expected):
+    found = _read("multi_labelled", "", _write(tmp_path, name, text))
+    assert [label for _, label in found] == expected
+    assert all(len(texts) == 1 for texts, _ in found)
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "columns", "said"),
+    ("name", "text", "label"),
     [
-        (
-            "a.jsonl",
-            '{"text": "a", "labels": [0, 1, 0]}',
-            "",
-            "'0' is not a label, or occurs twice; give label names with",
-        ),
-        ("a.jsonl", '{"text": "a", "labels": [0.0, 2.0]}', "", "'0.0' is not a label"),
-        ("a.jsonl", '{"text": "a", "labels": ["joy", null]}', "", "'None' is not a label"),
-        ("a.csv", "text,label\na,joy||fear\n", "", "row 2: '' is not a label"),
-        ("a.csv", "text,label\na,\"['joy', 'fear']\"\n", "", "is not a label, or occurs twice"),
-        ("a.csv", "text,rude,mean\na,1,0\n", "text,nice", "no column 'nice'"),
+        ("a.jsonl", '{"text": "a", "labels": [0, 1, 0]}', "'0'"),
+        ("a.jsonl", '{"text": "a", "labels": [0.0, 2.0]}', "'0.0'"),
+        ("a.csv", "text,label\na,joy||fear\n", "''"),
+        ("a.csv", "text,label\na,\"['joy', 'fear']\"\n", "\"['joy'\""),
     ],
 )
-def test_labels_that_are_none_are_refused(tmp_path, name, text, columns, said):
-    with pytest.raises(BadInput) as error:
-        _examples("multi_labelled", columns, _write(tmp_path, name, text))
-    assert said in str(error.value)
+def test_labels_that_are_none_are_refused(tmp_path, name, text, label):
+    said = _read("multi_labelled", "", _write(tmp_path, name, text))
+    assert f"{label} is not a label, or occurs twice; give label names with" in said
 
 
 def test_squad_answers_are_found_again(tmp_path):
@@ -181,11 +168,6 @@ def test_tags(tmp_path):
     ("columns", "text", "sentences"),
     [
         # Comments of MultiCoNER and of CoNLL-U, also with as many columns as the words have.
-        (
-            "",
-            "# id 1\tdomain=en\nold _ _ O\nbridge _ _ B-CW\n\n# id 2\tdomain=en\nthe _ _ O\n",
-            ["old/O bridge/B-CW", "the/O"],
-        ),
         ("", "# id 1\tdomain=en\nold\tO\n", ["old/O"]),
         ("", "# sent_id = 1\n#text = Old\n# newpar\nold _ _ O\n", ["old/O"]),
         (
@@ -216,22 +198,14 @@ def test_tags(tmp_path):
             ),
             ["in/ADP dem/DET Haus/NOUN"],
         ),
-        ("1,2", "0.1\t-\tO\t-\t-\n1\tzum\tO\t-\t-\n", ["zum/O"]),
         ("", "1\tO\n1-2\tB-SCORE\n1.5\tO\n", ["1/O 1-2/B-SCORE 1.5/O"]),
         # Only tabs, or else only spaces, are between columns.
-        ("", "5\u00a0mg\tB-DOSE\r\ndaily\tO\r\n", ["5\u00a0mg/B-DOSE daily/O"]),
-        (
-            "",
-            "New\u00a0York B-LOC\nTo\u3000kyo   B-LOC\n",
-            ["New\u00a0York/B-LOC To\u3000kyo/B-LOC"],
-        ),
-        ("", "New York\tB-LOC\n", ["New York/B-LOC"]),
-        ("", "a\x0bb O\na\u2028c O\n", ["a\x0bb/O a\u2028c/O"]),
+        ("", "5\u00a0mg a\tB-DOSE\r\ndaily\tO\r\n", ["5\u00a0mg a/B-DOSE daily/O"]),
+        ("", "New\u00a0York   O\na\x0bb O\nc\u2028d O\n", ["New\u00a0York/O a\x0bb/O c\u2028d/O"]),
         ("", "Anna\tB-PER\nruns\t\n", "row 2: column 1 is empty; write a tag, such as O, or _"),
         ("", "Anna B-PER\n\n\tO\n", "row 3: column 0 is empty"),
     ],
     ids=[
-        "multiconer",
         "tabs_after_a_comment",
         "conllu_comments",
         "conll_2012",
@@ -239,12 +213,9 @@ def test_tags(tmp_path):
         "the_word_#",
         "hashtags",
         "ranges",
-        "universal_ner",
         "numbers",
-        "no_break_space",
+        "tabs",
         "spaces",
-        "a_space_in_a_word",
-        "odd_spaces",
         "empty_tag",
         "empty_word",
     ],
@@ -271,7 +242,6 @@ def _parquet(rows):
     ("name", "data", "found"),
     [
         ("a.csv", f"text,label\n{LONG},a\n", [((LONG,), "a")]),
-        ("a.tsv", f"text\tlabel\n{LONG}\ta\n", [((LONG,), "a")]),
         ("a.tsv", "text\tlabel\r\none\ra\ta\r\ntwo\tb", [(("one\ra",), "a"), (("two",), "b")]),
         ("a.json", LINES, ROWS),
         ("a.json", '\n{"text": "one", "label": "a"}', ROWS[:1]),
@@ -292,14 +262,16 @@ def _parquet(rows):
             b"PK\xff",
             "a.xlsx: unknown format; the name must end in .csv, .tsv, .jsonl",
         ),
-        ("a.txt", "__label__a one\n\n__label__b\ttwo\n", ROWS),
-        ("a.txt", "__label__a __label__b one\ntwo\n", [(("one",), ("a", "b")), (("two",), "")]),
+        (
+            "a.txt",
+            "__label__a one\n\n__label__a __label__b\ttwo\nthree\n",
+            [(("one",), "a"), (("two",), ("a", "b")), (("three",), "")],
+        ),
         # The second record, in the fourth line.
         ("a.csv", b'text,label\n"one\n\ntwo\xe4",a\n', "a.csv, row 2: not UTF-8 at byte 20"),
     ],
     ids=[
         "long_csv",
-        "long_tsv",
         "lone_cr",
         "json_lines",
         "one_json_line",
@@ -313,7 +285,6 @@ def _parquet(rows):
         "cut_gz",
         "xlsx",
         "fasttext",
-        "fasttext_several",
         "records_are_counted",
     ],
 )
@@ -347,7 +318,6 @@ def test_a_folder_of_files_of_one_data_set(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "fields"),
     [
-        ("", {"context": "C.", "question": "Q?", "options": ["x", "y"], "label": "B"}),
         (
             "",
             {
@@ -426,13 +396,6 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
         (
             "labelled",
             "a.csv",
-            "sentence,label\ngood,1\nbad\n",
-            "",
-            "row 3: 1 columns, and the first row has 2",
-        ),
-        (
-            "labelled",
-            "a.csv",
             "sentence,,label,,label\ngood,,1,,2\n",
             "",
             "row 1: two columns are called 'label'",
@@ -440,13 +403,20 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
         ("labelled", "a.csv", 'sentence,label\n"go"od,1\n', "", "row 2: "),
         (
             "labelled",
-            "a.csv",
-            b"sentence,label\ngood,1\nb\xe4d,0\n",
+            "a.tsv",
+            b"sentence\tlabel\ngood\t1\nb\xe4d\t0\n",
             "",
             "row 3: not UTF-8 at byte 23",
         ),
+        # Without a mark at its start it would be read as text with a NUL behind each letter.
+        (
+            "labelled",
+            "a.csv",
+            "text,label\ngood,1\n".encode("utf-16-le"),
+            "",
+            "a.csv: a NUL byte, so it is not UTF-8 text; convert the file",
+        ),
         ("labelled", "a.csv", "sentence,label\n", "", "has no examples"),
-        ("labelled", "a.jsonl", '{"text": "a", "label": 1}\n{"text"', "", "row 2: not JSON"),
         ("labelled", "a.jsonl", '{"text": 7, "label": 1}', "", "row 1: 'text' is 7, not a text"),
         (
             "labelled",
@@ -455,7 +425,6 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
             "",
             "row 1: not JSON ('utf-8' codec can't encode",
         ),
-        ("labelled", "a.xml", "<a/>", "", "the name must end in .csv"),
         ("multiple_choice", "a.jsonl", RACE % "[5]", "", "options"),
         (
             "multiple_choice",
@@ -514,10 +483,7 @@ def test_two_files_of_lines_that_do_not_belong_together(tmp_path):
     one, two = _write(tmp_path, "one.txt", "a\nb\n"), _write(tmp_path, "two.txt", "c\n")
     for source, message in (
         (one, "one.txt: name two files of lines, SOURCES,TARGETS, or"),
-        (
-            f"{one},{two}",
-            f"{one} has 2 lines and {two} 1; line n of the one must belong to line n of the other",
-        ),
+        (f"{one},{two}", f"{one} has 2 lines and {two} 1; line n of the one must belong"),
     ):
         with pytest.raises(BadInput, match=message):
             list(readers.records(config, source))

@@ -13,6 +13,7 @@ import traced
 from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.recipe import task_recipe
+from xlnet_jax.finetune.setup import rows_of
 from xlnet_jax.finetune.task import Example
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.train.loss import mean_loss
@@ -51,14 +52,6 @@ def _row(task):
     return task.encode(0, Example(texts, label, ""))[0]
 
 
-def _rows(model, texts):
-    return [
-        row
-        for n, text in enumerate(texts)
-        for row in model.task.encode(n, Example((text,), "no", ""))
-    ]
-
-
 @pytest.mark.parametrize("family", MODELS)
 def test_a_family_learns_a_class_and_padding_changes_nothing(family):
     """The fault: a head that reads padding, or the first piece of a text that is read from left to
@@ -68,10 +61,9 @@ def test_a_family_learns_a_class_and_padding_changes_nothing(family):
     params = jax.jit(lambda: nn.meta.unbox(_recipe(family).init_params()))()
     assert set(params["head"]) == ({"logits"} if family == "gpt2" else {"summary", "logits"})
     texts = ["bame dono", "kira", "lusi tume veve", "veve bame kira lusi", "veve", "dono kira bame"]
-    rows = [
-        row._replace(labels={"label": np.int32("veve" in text)})
-        for row, text in zip(_rows(model, texts), texts, strict=True)
-    ]
+    labels = ["yes" if "veve" in text else "no" for text in texts]
+    examples = [Example((text,), label, "") for text, label in zip(texts, labels, strict=True)]
+    rows = rows_of(model.task, examples)
     batch = model.task.batch(rows, len(rows))
 
     @jax.jit
@@ -110,7 +102,6 @@ def test_a_family_learns_a_class_and_padding_changes_nothing(family):
         ("roberta", "multiple_choice", {"summary/Dropout_0": 0.5}),
         ("albert", "classification", {"summary/Dropout_0": 0.1}),
         ("albert", "token_classification", {"": 0.1}),
-        ("albert", "multiple_choice", {"summary/Dropout_0": 0.1}),
         ("gpt2", "classification", {}),
     ],
 )

@@ -57,32 +57,27 @@ def test_a_choice_is_one_sequence_for_each_option():
     assert outputs == [{"label": "B", "scores": pytest.approx([0.25, 0.75])}]
     assert task.score(outputs, [example]) == {"accuracy": 1}
     assert task.score(outputs, [example._replace(label=0)]) == {"accuracy": 0}
-    for label in ("C", "2", "", "AB", None):
+    for label in ("C", "2", "AB"):
         with pytest.raises(
             BadInput, match="a.txt: the label .* is not one of 2 options; use A to B, or 0 to 1"
         ):
             task.score(outputs, [example._replace(label=label)])
 
 
-@pytest.mark.parametrize("blank", ["_", "__", "___", "_________"])
-def test_a_run_of_underscores_is_one_blank(blank):
+def test_a_run_of_underscores_is_one_blank():
     task = MultipleChoice(_config(), data_fixtures.tokenizer())
-    texts = [
-        task.tokenizer.decode(each.tokens)
-        for each in task.sequences(
-            Example(("Bado ki.", f"Re {blank} mi{blank} .", "lu", "tu"), None, "")
-        )
-    ]
+    example = Example(("Bado ki.", "Re __ mi_________ .", "lu", "tu"), None, "")
+    texts = [task.tokenizer.decode(each.tokens) for each in task.sequences(example)]
     assert [text.replace(" ", "") for text in texts] == ["Badoki.Relumilu.", "Badoki.Retumitu."]
 
 
-@pytest.mark.parametrize("label", [(), ("b",), ("a", "c"), ["c", "b", "a"]])
+@pytest.mark.parametrize("label", [(), ("a", "c")])
 def test_a_text_has_any_number_of_labels(label):
     """By the formula: a cross-entropy for each class; the fault: a softmax, or a class with
     p = 0.5.
     """
     task = MultiLabelClassification(_config(labels="a,b,c"), data_fixtures.tokenizer())
-    example = Example(("Bado ki.",), tuple(label), "x.csv, row 2")
+    example = Example(("Bado ki.",), label, "x.csv, row 2")
     (row,) = task.encode(0, example)
     label_C = np.array([name in label for name in "abc"])
     np.testing.assert_array_equal(row.labels["label"], label_C)
@@ -156,38 +151,22 @@ def test_labels_stand_at_first_pieces_and_come_back(segment_len):
         task.encode(0, SENTENCE._replace(label=("B-Z",) * 5))
 
 
-@pytest.mark.parametrize(
-    ("names", "scores"),
-    [
-        ("B-PER,E-PER,O,S-ORG", "f1 accuracy"),
-        ("L-A,O,U-A,B-A", "f1 accuracy"),
-        ("B,I,O", "f1 accuracy"),
-        ("B_X,I_X,O", "f1 accuracy"),
-        ("X-B,X-I,O", "f1 accuracy"),
-        ("S-A,O", "f1 accuracy"),
-        ("NN,VBZ,O", "accuracy"),
-        ("B-PER,I-PER,O,NN", "accuracy"),
-        ("B-PER,E-PER,L-PER,O", "accuracy"),
-    ],
-)
-def test_only_labels_that_mark_entities_have_f1(names, scores):
-    scores, label = scores.split(), tuple(names.split(","))
-    task = TokenClassification(_config(labels=names), data_fixtures.tokenizer())
-    assert task.metrics == tuple(scores) and task.metric == scores[0]
-    example = SENTENCE._replace(label=label)
-    assert set(task.score([{"labels": list(label)}], [example])) == set(scores)
+def test_only_labels_that_mark_entities_have_f1():
+    task = TokenClassification(_config(labels="B-PER,E-PER,O"), data_fixtures.tokenizer())
+    assert task.metrics == ("f1", "accuracy")
     # The scheme is that of the labels, not of one sentence without an end.
-    if {"B-PER", "E-PER"} <= {*label}:
-        alone = SENTENCE._replace(label=("B-PER",))
-        assert task.score([{"labels": ["B-PER"]}], [alone]) == {"accuracy": 1} | (
-            {"f1": 0} if "f1" in scores else {}
-        )
-    if "f1" not in scores:
-        message = (
-            "finetune.metric=f1: F1 of entities needs tags of BIO.* labels are .*; use accuracy"
-        )
-        with pytest.raises(BadInput, match=message):
-            TokenClassification(_config(labels=names, metric="f1"), data_fixtures.tokenizer())
+    example = SENTENCE._replace(label=("B-PER",))
+    assert task.score([{"labels": ["B-PER"]}], [example]) == {"accuracy": 1, "f1": 0}
+
+    task = TokenClassification(_config(labels="NN,O"), data_fixtures.tokenizer())
+    assert task.metrics == ("accuracy",)
+    example = SENTENCE._replace(label=("NN",))
+    assert task.score([{"labels": ["NN"]}], [example]) == {"accuracy": 1}
+    message = (
+        "finetune.metric=f1: F1 of entities needs tags of BIO.* labels are NN, O; use accuracy"
+    )
+    with pytest.raises(BadInput, match=message):
+        TokenClassification(_config(labels="NN,O", metric="f1"), data_fixtures.tokenizer())
 
 
 def test_the_loss_of_words_is_their_mean():
