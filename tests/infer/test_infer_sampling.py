@@ -20,8 +20,7 @@ P = np.array([0.08, 0.4, 0.02, 0.25, 0.15, 0.1])
         # 0.4 + 0.25 < 0.7 <= 0.4 + 0.25 + 0.15
         ({"top_p": 0.7}, [0, 0.4, 0, 0.25, 0.15, 0]),
         ({"top_p": 0.39}, [0, 1, 0, 0, 0, 0]),
-        # Of the three that stay, 0.5, 0.3125 and 0.1875: the second alone does not reach 0.82.
-        ({"top_k": 3, "top_p": 0.82}, [0, 0.4, 0, 0.25, 0.15, 0]),
+        # Of the three that stay, 0.5, 0.3125 and 0.1875.
         ({"top_k": 3, "top_p": 0.8}, [0, 0.4, 0, 0.25, 0, 0]),
         ({"temperature": 0.5}, P**2),
         # After the temperature the first has 0.59 of the mass.
@@ -48,10 +47,8 @@ def test_greedy_has_one_token_and_equal_tokens_rank_by_id():
     token_BV, logits_BV = filtered(
         jnp.zeros((1, 5)), Sampling.of(Decoding(temperature=1.0, top_k=2))
     )
-    assert (
-        token_BV[0].tolist() == [0, 1, 2, 3, 4]
-        and np.isfinite(logits_BV[0]).tolist() == [True] * 2 + [False] * 3
-    )
+    assert token_BV[0].tolist() == [0, 1, 2, 3, 4]
+    assert np.isfinite(logits_BV[0]).tolist() == [True] * 2 + [False] * 3
 
 
 @pytest.mark.parametrize("sort", [False, True], ids=["all tokens", "sorted"])

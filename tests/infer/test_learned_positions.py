@@ -2,21 +2,19 @@
 to the last one.
 """
 
-import functools
-
 import data_fixtures
 import jax
 import numpy as np
 import pytest
 import tiny
 from special_ids import CLS, EOD, MASK, SEP
+from test_score import log_prob_at
 
-from xlnet_jax.batch import NEVER, forward_text
+from xlnet_jax.batch import NEVER
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import infill
 from xlnet_jax.infer.infill import Passage
 from xlnet_jax.library import Model
-from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.recipe import language_model
 
 TEXT = "Bado kilu menora."
@@ -45,16 +43,8 @@ def log_probs(model, ids):
     at_1T, n = np.arange(32, dtype=np.int32)[None], len(ids)
     rank_1T = np.where(at_1T < n, at_1T * model.config.objective.causal, NEVER)
     ids_1T = np.array([ids + [0] * (32 - n)], np.int32)
-    return np.asarray(_log_probs(language_model(model.config), model.params, ids_1T, rank_1T))[:n]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _log_probs(language, params, ids_1T, rank_1T):
-    at_1T = np.arange(32, dtype=np.int32)[None]
-    memory = empty_memory(language.transformer.config, 1, 0)
-    batch = forward_text(ids_1T, rank_1T, 0 * at_1T, at_1T)
-    out = language.transformer.apply({"params": params}, batch, memory)
-    return jax.nn.log_softmax(language.logits(params, out.target_vectors_BPD)[0])
+    language = language_model(model.config)
+    return np.asarray(log_prob_at(language, model.params, ids_1T, rank_1T, 0 * at_1T, at_1T)[0, :n])
 
 
 def test_a_masked_model_scores_each_piece_given_all_others(models):
@@ -100,24 +90,15 @@ def test_masked_diffusion_reads_texts_between_cls_and_sep(models):
         np.testing.assert_allclose(term_U[masked], each, rtol=1e-4)
     with_gaps = infill.gapped(model.tokenizer, "Bado [MASK:2] menora, [MASK]", 1)
     (filled,) = model.fill(["Bado [MASK:2] menora, [MASK]"], order="confidence")
-    read, left = (
-        np.array([CLS, *with_gaps.ids, SEP]),
-        1 + np.flatnonzero(~np.array(with_gaps.known)),
-    )
-    for turn in range(3):
-        log_p_NV = log_probs(model, read.tolist())
-        at = left[log_p_NV[left].max(axis=1).argmax()]
-        read[at], left = log_p_NV[at].argmax(), left[left != at]
-        assert [1 + turn in gap.order for gap in filled.gaps] == [
-            at <= with_gaps.gaps[0][1],
-            at > with_gaps.gaps[0][1],
-        ]
-    pieces = [
-        model.tokenizer.pieces[id]
-        for start, end in with_gaps.gaps
-        for id in read[1 + start : 1 + end]
-    ]
-    assert [piece for gap in filled.gaps for piece in gap.pieces] == pieces and filled.exact
+    read, turns = [CLS, *with_gaps.ids, SEP], {}
+    places = 1 + np.flatnonzero(~np.array(with_gaps.known))
+    for turn in (1, 2, 3):
+        log_p_NV = log_probs(model, read)
+        at = max(set(places) - turns.keys(), key=lambda place: log_p_NV[place].max())
+        read[at], turns[at] = int(log_p_NV[at].argmax()), turn
+    assert sum((gap.order for gap in filled.gaps), []) == [turns[at] for at in places]
+    pieces = [model.tokenizer.pieces[read[at]] for at in places]
+    assert sum((gap.pieces for gap in filled.gaps), []) == pieces and filled.exact
     (text,) = model.generate([TEXT], tokens=6, temperature=0, order="confidence")
     assert len(model.tokenizer.encode(TEXT + text)) > len(ids)
     for question, message in (

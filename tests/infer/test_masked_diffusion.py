@@ -3,38 +3,24 @@ each call.
 """
 
 import dataclasses
-import functools
 import itertools
 import math
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from special_ids import MASK
-from test_score import T, scorer
+from test_score import T, log_prob_at, scorer
 
-from xlnet_jax.batch import forward_text
 from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.infer.decoder import Decoder
 from xlnet_jax.infer.options import Decoding, Score
 from xlnet_jax.infer.orders import checked_texts
-from xlnet_jax.model.transformer import empty_memory
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def forward(model, params, tokens_BN):
+def forward(made, tokens_BN):
     """log p of every token at every position of texts that see all of themselves, [B, N, V]."""
-    none_BN, at_BN = (
-        jnp.zeros_like(tokens_BN),
-        jnp.broadcast_to(jnp.arange(tokens_BN.shape[1]), tokens_BN.shape),
-    )
-    batch, memory = (
-        forward_text(tokens_BN, none_BN, none_BN, at_BN),
-        empty_memory(model.transformer.config, len(at_BN)),
-    )
-    out = model.transformer.apply({"params": params}, batch, memory)
-    return jax.nn.log_softmax(model.logits(params, out.target_vectors_BPD))
+    at_BN = np.broadcast_to(np.arange(tokens_BN.shape[1]), tokens_BN.shape)
+    return np.asarray(log_prob_at(made.model, made.params, tokens_BN, 0 * at_BN, 0 * at_BN, at_BN))
 
 
 def test_the_bound_is_the_mean_over_all_orders_of_the_chain_rule(x64):
@@ -45,7 +31,7 @@ def test_the_bound_is_the_mean_over_all_orders_of_the_chain_rule(x64):
     V, mask, unknown = 5, 4, [0, 1, 3]
     made = dataclasses.replace(scorer(V, "mdm", memory_len=0), special=XLNET._replace(mask=mask))
     texts = np.insert(list(itertools.product(range(V), repeat=3)), 2, 1, axis=1)
-    table = np.asarray(forward(made.model, made.params, jnp.asarray(texts))).reshape(V, V, V, 4, V)
+    table = forward(made, texts).reshape(V, V, V, 4, V)
 
     def log_prob(text, masked, at):
         row = [mask if position in masked else text[position] for position in unknown]
@@ -121,15 +107,11 @@ def test_filling_reads_the_whole_text_in_each_call(order, together, x64):
         checked_texts(made.model, T, ids, known), Decoding(order=order, tokens_per_step=together)
     )
     for text_N, known_N, one in zip(ids, known, found, strict=True):
-        text_N, left, positions, log_probs = (
-            np.where(known_N, text_N, MASK),
-            np.flatnonzero(~known_N),
-            [],
-            [],
-        )
+        text_N, left = np.where(known_N, text_N, MASK), np.flatnonzero(~known_N)
+        positions, log_probs = [], []
         calls = math.ceil(len(left) / together)
         for _ in range(calls):
-            log_p_NV = np.asarray(forward(made.model, made.params, text_N[None]))[0]
+            log_p_NV = forward(made, text_N[None])[0]
             best = (
                 left[np.argsort(-log_p_NV[left].max(axis=1))]
                 if order == "confidence"
