@@ -48,14 +48,13 @@ def _task(segment_len=T, family="xlnet", **changes):
     return QuestionAnswering(config, _tokenizer(family))
 
 
-def _hidden(rows=1):
-    h_TD = np.random.default_rng(0).normal(size=(T, D)).astype(np.float32)
-    segments_T = np.array([0] * 9 + [1] * 2 + [2], np.int32)
+def _hidden(real_T, segments, rows=1, cls="last"):
+    h_TD = np.random.default_rng(2 * (cls == "first")).normal(size=(T, D)).astype(np.float32)
+    parts = (h_TD, real_T, np.array(segments, np.int32))
+    return Hidden(*(jnp.array([[x]] * rows) for x in parts), jnp.arange(rows), cls)
 
-    def repeat(x):
-        return jnp.broadcast_to(x, (rows, 1, *x.shape))
 
-    return Hidden(repeat(h_TD), repeat(np.arange(T) >= 3), repeat(segments_T), jnp.arange(rows))
+_xlnet = functools.partial(_hidden, np.arange(T) >= 3, [0] * 9 + [1] * 2 + [2])
 
 
 def _row(task, first):
@@ -70,7 +69,7 @@ def _head(beam):
     task = _task(beam=beam)
     head = task.head(dataclasses.replace(tiny.config().model, init_std=0.5, dropout=0.0))
     labels = {name: np.zeros(1, np.int32) for name in ("start", "end", "impossible")}
-    return head, head.init(jax.random.key(0), _hidden(), labels, method="losses")
+    return head, head.init(jax.random.key(0), _xlnet(), labels, method="losses")
 
 
 @pytest.fixture(scope="module")
@@ -80,14 +79,10 @@ def exhaustive():
     """
     head, params = _head(2)
     pairs = np.array(list(itertools.product(range(T), range(T))), np.int32)
-    hidden = _hidden(len(pairs))
-    labels = {
-        "start": pairs[:, 0],
-        "end": pairs[:, 1],
-        "impossible": np.zeros(len(pairs), np.int32),
-    }
+    hidden, none = _xlnet(len(pairs)), np.zeros(len(pairs), np.int32)
+    labels = {"start": pairs[:, 0], "end": pairs[:, 1], "impossible": none}
     losses = jax.jit(lambda labels: head.apply(params, hidden, labels, method="losses"))
-    one, two = losses(labels), losses(labels | {"impossible": np.ones(len(pairs), np.int32)})
+    one, two = losses(labels), losses(labels | {"impossible": none + 1})
     # BCE(1) - BCE(0) = -logit, and BCE(0) = softplus(logit); both count half.
     legal = T * PARAGRAPH[0] + PARAGRAPH[0]
     logit = -2 * float(two[legal] - one[legal])
@@ -101,7 +96,7 @@ def test_the_beam_equals_exhaustive_search(beam, exhaustive):
     """
     score_TT, logit = exhaustive
     head, params = _head(beam)
-    found = jax.tree.map(np.asarray, head.apply(params, _hidden(), method="predictions"))
+    found = jax.tree.map(np.asarray, head.apply(params, _xlnet(), method="predictions"))
     np.testing.assert_allclose(found["no_answer"], [logit], atol=1e-5)
     for k, e in itertools.product(range(beam), range(beam)):
         start, end = T + found["start"][0, k], T + found["end"][0, k, e]
@@ -127,20 +122,15 @@ def test_one_dense_layer_finds_the_best_span_of_all():
     """
     task = _task(family="bert", beam=5, max_answer=2)
     # CLS, a question of one piece, SEP, five pieces of the paragraph, SEP, padding.
-    segments_T, real_T = np.array([0] * 3 + [1] * 6 + [0] * 3, np.int32), np.arange(T) < 9
     # With these vectors the best end for the best start is too far from it.
-    h_TD = np.random.default_rng(2).normal(size=(T, D)).astype(np.float32)
-    h_BCTD, real_BCT, segments_BCT = (
-        jnp.asarray(x)[None, None] for x in (h_TD, real_T, segments_T)
-    )
-    hidden = Hidden(h_BCTD, real_BCT, segments_BCT, jnp.arange(1), cls="first")
+    hidden = _hidden(np.arange(T) < 9, [0] * 3 + [1] * 6 + [0] * 3, cls="first")
     head = task.head(dataclasses.replace(task.config.model, init_std=0.5))
     labels = {"start": np.array([4]), "end": np.array([6])}
     params = nn.meta.unbox(head.init(jax.random.key(0), hidden, labels, method="losses"))
     kernel, bias = (
         np.asarray(params["params"]["logits"][name], np.float64) for name in ("kernel", "bias")
     )
-    start_T, end_T = (h_TD @ kernel + bias).T
+    start_T, end_T = (np.asarray(hidden.h_BCTD[0, 0]) @ kernel + bias).T
     loss = head.apply(params, hidden, labels, method="losses")
     wanted = sum(np.log(np.exp(x).sum()) for x in (start_T, end_T)) - start_T[4] - end_T[6]
     np.testing.assert_allclose(np.asarray(loss), [wanted / 2], rtol=1e-5)
@@ -198,13 +188,8 @@ def test_a_window_points_at_the_answer_or_says_there_is_none(answer, family):
     start = np.array([[row.labels["start"]] for row in rows]) - 24 * left
     end = np.array([[[row.labels["end"]]] for row in rows]) - 24 * left
     impossible = np.array([row.labels["impossible"] for row in rows])
-    sure = {
-        "start": start,
-        "start_score": 0.0 * start,
-        "end": end,
-        "end_score": 0.0 * end,
-        "no_answer": impossible,
-    }
+    sure = {"start": start, "start_score": 0.0 * start, "end": end, "end_score": 0.0 * end}
+    sure["no_answer"] = impossible
     examples = [Example((CONTEXT, "Ba do?"), label, "")]
     (output,) = outputs = task.outputs(sure, rows, examples)
     assert output["answer"] == answer and CONTEXT.startswith(answer, output["start"])

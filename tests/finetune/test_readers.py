@@ -511,14 +511,12 @@ class XlnetLabelled(tfds.core.GeneratorBasedBuilder):
     def _info(self):
         text, several = tfds.features.Text(), tfds.features.Sequence
         features = {
-            "idx": np.int32,
             "sentence": text,
             "label": tfds.features.ClassLabel(names=["negative", "positive"]),
             "context": text,
             "question": text,
             "answers": several({"text": text, "answer_start": np.int32}),
             "is_impossible": np.bool_,
-            "article": text,
             "questions": several(text),
             "tokens": several(text),
             "tags": several(tfds.features.ClassLabel(names=["O", "B-PER"])),
@@ -535,14 +533,12 @@ class XlnetLabelled(tfds.core.GeneratorBasedBuilder):
             yield (
                 number,
                 {
-                    "idx": number,
                     "sentence": "né",
                     "label": label,
                     "context": "a cat",
                     "question": "Who?",
                     "answers": {"text": ["cat"], "answer_start": [2]},
                     "is_impossible": False,
-                    "article": "Text.",
                     "questions": ["Q?"],
                     "tokens": ["Eve", "ran"],
                     "tags": ["B-PER", "O"],

@@ -108,12 +108,8 @@ def test_a_model_that_no_task_can_have_is_refused_in_one_line(tmp_path, settings
     )
     tiny.save_run(source, run, {"x": np.zeros(1)})
     config = settings(checkpoint={"init_from": source}, finetune={"tokenizer": ""})
-    with pytest.raises(BadInput) as raised:
+    with pytest.raises(BadInput, match="does not fit this task: .* is not for model.arch.*vanilla"):
         finetune(config, str(tmp_path / "task"))
-    assert str(raised.value) == (
-        f"the model of {source} does not fit this task: finetune.task=classification is not for "
-        "model.architecture=vanilla; use none"
-    )
     assert not (tmp_path / "task").exists()
 
 

@@ -62,39 +62,23 @@ def _task(member="xlnet", **finetune):
     return TextToText(config, data_fixtures.tokenizer())
 
 
-def _recipe(task):
-    row = task.encode(0, Example(("bame",), "dono", ""))[0]
-    return task_recipe(task, row, task.config)
-
-
-PAIRS = [
-    ("bame dono", "dono"),
-    ("kira", "kira bame lusi"),
-    ("lusi tume veve", "veve tume"),
-    ("ba", "do"),
+EXAMPLES = [
+    Example(("bame dono",), "dono", ""),
+    Example(("kira",), "kira bame lusi", ""),
+    Example(("lusi tume veve",), "veve tume", ""),
+    Example(("ba",), "do", ""),
 ]
 
 
-def _rows(task, pairs=PAIRS):
-    return rows_of(
-        task, [Example((source,), target, f"row {n}") for n, (source, target) in enumerate(pairs)]
-    )
+def _recipe(task):
+    return task_recipe(task, task.encode(0, EXAMPLES[0])[0], task.config)
 
 
 @functools.cache
-def _trained(member, scale=0.5):
+def _trained(member):
     """A model with parameters that tell tokens apart."""
     task = _task(member)
-    recipe = _recipe(task)
-    abstract = nn.meta.unbox(recipe.abstract_params)
-    draw = np.random.default_rng(0)
-    return (
-        task,
-        recipe,
-        jax.tree.map(
-            lambda x: (scale * draw.standard_normal(x.shape)).astype(np.float32), abstract
-        ),
-    )
+    return task, _recipe(task), tiny.random_params(task.config, 0.5, task.tokenizer)
 
 
 def _hidden(recipe, params, batch):
@@ -129,7 +113,7 @@ def test_the_target_sees_its_past_and_the_source_sees_itself(member):
 
 def _batch(member):
     task, _, _ = _trained(member)
-    return task.batch(_rows(task)[:1], 1)
+    return task.batch(rows_of(task, EXAMPLES[:1]), 1)
 
 
 @pytest.mark.parametrize("member", MEMBERS)
@@ -152,8 +136,7 @@ def _small(member, end=0.0):
     """A model of six tokens; `end` is added to the logit of END."""
     task = _task(member)
     config = task.config.changed(model={"vocab_size": V, "init_std": 0.6})
-    small = dataclasses.replace(task, config=config)
-    recipe = task_recipe(small, task.encode(0, Example(("bame",), "dono", ""))[0], config)
+    recipe = _recipe(dataclasses.replace(task, config=config))
     params = jax.jit(lambda: nn.meta.unbox(recipe.init_params()))()
     if end:
         params = {**params, "lm_head": {"bias": params["lm_head"]["bias"].at[END].add(end)}}
@@ -259,7 +242,7 @@ def test_a_search_ends_when_nothing_can_win_and_not_before():
 def test_greedy_pieces_are_the_most_probable_without_a_cache(member):
     task, recipe, params = _trained(member)
     mesh = meshes.make_mesh(recipe.config.mesh)
-    rows = _rows(task)
+    rows = rows_of(task, EXAMPLES)
     greedy = dataclasses.replace(recipe, config=recipe.config.changed(finetune={"beam": 1}))
     with jax.set_mesh(mesh):
         found = Writer(task, greedy, mesh, 8)(params, rows)
@@ -295,7 +278,7 @@ def test_targets_of_a_beam_search_come_in_the_order_of_their_sources(monkeypatch
         return np.repeat(length_B[:, None], beam.longest, axis=1), -1.0 * length_B, 0
 
     monkeypatch.setattr(text_to_text, "search", lengths)
-    rows = _rows(task)
+    rows = rows_of(task, EXAMPLES)
     found = Writer(task, wide, meshes.make_mesh(wide.config.mesh), 8)(params, rows)
     source_N = np.array([row.labels["source"][0] for row in rows])
     assert found["log_prob"].tolist() == (-1.0 * source_N).tolist() and len({*source_N}) > 2
@@ -308,13 +291,8 @@ def test_batches_are_by_length_and_a_function_of_the_step():
     """
     task = _task()
     draw = random.Random(0)
-    words = [
-        " ".join(draw.choice(["ba", "do", "ki"]) for _ in range(draw.randint(1, 9)))
-        for _ in range(96)
-    ]
-    data = encode_examples(
-        task, "train.jsonl", [Example((text,), "ba", f"row {n}") for n, text in enumerate(words)]
-    )
+    texts = [" ".join(draw.choices(["ba", "do", "ki"], k=draw.randint(1, 9))) for _ in range(96)]
+    data = encode_examples(task, "train.jsonl", [Example((text,), "ba", "") for text in texts])
     stream, plan = data.stream(task.config), (PlanEntry(0, 0, 4),)
     shapes, seen = set(), collections.Counter()
     assert [length.k for length in stream.lengths] == [0, 1]
@@ -342,11 +320,8 @@ def test_batches_are_by_length_and_a_function_of_the_step():
         )
         assert (changed == whole[: len(changed)]).all()
     # Rows of two hosts, and those past the batch.
-    parts = [
-        stream.locate(3, rows, plan).block_B.reshape(2, -1)
-        for rows in (np.arange(2), np.arange(2, 4))
-    ]
-    assert (np.concatenate(parts) == before[3].reshape(4, -1)).all()
+    parts = [stream.locate(3, rows, plan).block_B for rows in np.arange(4).reshape(2, 2)]
+    assert (np.concatenate(parts) == before[3]).all()
     assert stream.locate(0, np.arange(3, 6), plan).exists_B.tolist() == [True, False, False]
 
 
@@ -552,11 +527,9 @@ def test_a_target_that_the_tokenizer_cannot_write_is_told(tmp_path, settings, di
 def test_the_loss_of_the_dev_set_weighs_tokens_as_training_does(tmp_path):
     """The fault: a mean of the means of rows, in which short targets count as much as long ones."""
     task, recipe, params = _trained("gpt2")
-    dev = encode_examples(
-        task, "dev.tsv", [Example((source,), target, "") for source, target in PAIRS]
-    )
+    dev = encode_examples(task, "dev.tsv", EXAMPLES)
     mesh = meshes.make_mesh(recipe.config.mesh)
-    nothing = {"tokens": np.full((len(PAIRS), 1), -1), "log_prob": np.zeros(len(PAIRS))}
+    nothing = {"tokens": np.full((4, 1), -1), "log_prob": np.zeros(4)}
     with jax.set_mesh(mesh):
         found = TaskEvaluator(recipe, mesh, dev, str(tmp_path), lambda *_: nothing)(params)["loss"]
     nats_B, tokens_B = map(

@@ -106,11 +106,9 @@ def continuation(lengths=LENGTHS, tokens=3 * T, seed=1):
             pytest.param(model, marks=pytest.mark.slow)
             for model in (
                 {"memory_len": T + 3, "same_length": True, "norm": "pre", "scale_embedding": True},
-                {"memory_len": T, "biases_per_layer": True},
-                {"memory_len": 5, "same_length": True},
-                {"memory_len": 5, "cutoffs": "12,20", "div_val": 2},
+                {"memory_len": T, "biases_per_layer": True, "cutoffs": "12,20", "div_val": 2},
                 {"memory_len": 0},
-                {"memory_len": 6, "clamp_len": 3, "share_layers": True},
+                {"memory_len": 6, "same_length": True, "clamp_len": 3, "share_layers": True},
             )
         ),
     ],
