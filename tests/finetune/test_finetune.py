@@ -2,7 +2,6 @@
 same bits.
 """
 
-import hashlib
 import json
 import os
 import random
@@ -47,8 +46,7 @@ def fingerprint(workdir, step=STEPS):
         {key: value for key, value in line.items() if key != "seconds"}
         for line in lines["evaluations"]
     ]
-    with open(os.path.join(workdir, "predictions.jsonl"), "rb") as file:
-        predictions = hashlib.sha256(file.read()).hexdigest()
+    predictions = read_jsonl(os.path.join(workdir, "predictions.jsonl"))
     return record["checksums"], record["plan"], steps, scores, predictions
 
 

@@ -175,12 +175,7 @@ def test_settings_of_no_data_set_train_for_three_passes_and_score_a_tenth(
     caplog.set_level("INFO")
     own = configs.load(str(OWN), [f"--config.finetune.train={examples['train']}"])
     assert (own.finetune.epochs, own.finetune.dev, own.finetune.dev_share) == (3, "", 0.1)
-    keys = {
-        "train": examples["train"],
-        "dev": "",
-        "dev_share": own.finetune.dev_share,
-        "epochs": own.finetune.epochs,
-    }
+    keys = {name: getattr(own.finetune, name) for name in ("train", "dev", "dev_share", "epochs")}
     usual = {name: vars(section) for name, section in configs.Config().sections.items()}
     sections = {name: usual[name] for name in ("evaluation", "checkpoint", "optimizer")}
     plain = settings().changed(finetune=keys, train=usual["train"] | {"batch_size": 4}, **sections)
@@ -495,15 +490,7 @@ def test_examples_that_the_tokenizer_does_not_know_are_told(
     assert "such as 'Привет'" in line
 
 
-@pytest.mark.parametrize(
-    ("labels", "told"),
-    [
-        ([["a"], []], "has one label, 'a'; a task needs at least two"),
-        ([[], []], "has no label; a task needs at least two"),
-    ],
-)
-def test_a_task_needs_two_labels(tmp_path, settings, labels, told):
-    found = _prepared(
-        settings, tmp_path, "a.jsonl", _lines(*labels), task="multi_label_classification"
-    )
-    assert told in found
+def test_a_task_needs_two_labels(tmp_path, settings):
+    data = _lines([], [])
+    found = _prepared(settings, tmp_path, "a.jsonl", data, task="multi_label_classification")
+    assert "has no label; a task needs at least two" in found

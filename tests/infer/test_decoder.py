@@ -272,11 +272,11 @@ def test_same_seed_same_tokens_in_any_company(objective, options, x64):
     first, again, other = (fill(many, ids, known, seed=seed, **options) for seed in (7, 7, 8))
     for one, same in zip(first, again, strict=True):
         assert [x.tobytes() for x in one[:3]] == [x.tobytes() for x in same[:3]]
-    tokens = [one.token_N.tolist() for one in first]
-    assert [
-        one.token_N.tolist() for one in fill(one_by_one, ids, known, seed=7, **options)
-    ] == tokens
-    assert [one.token_N.tolist() for one in other] != tokens
+    alone = fill(one_by_one, ids, known, seed=7, **options)
+    tokens, same, others = (
+        [one.token_N.tolist() for one in found] for found in (first, alone, other)
+    )
+    assert tokens == same and tokens != others
     alike = fill(many, [ids[-1]] * 5, [known[-1]] * 5, seed=7, **options)
     assert len({one.token_N.tobytes() for one in alike}) == 5
 
@@ -290,19 +290,19 @@ def test_listener_hears_every_token_once_and_a_stop_ends_the_text(objective, spe
     model, asked = decoder(objective=objective), {"seed": 1, "speculative": speculative}
     whole = fill(model, ids, known, **asked)
     stop = int(whole[0].token_N[9])
-    heard = [([], []), ([], [])]
+    heard = [[], []]
 
     def listener(number, pairs, ended):
-        heard[number][0].extend(pairs)
-        heard[number][1].append(ended)
+        heard[number].append((pairs, ended))
 
     found = fill(model, ids, known, stop, listener, **asked)
-    for one, text, (pairs, ended) in zip(found, whole, heard, strict=True):
+    for one, text, said in zip(found, whole, heard, strict=True):
         expected = text.token_N.tolist()
         end = expected.index(stop, 4) + 1 if stop in expected[4:] else len(expected)
         assert one.token_N.tolist() == expected[:end]
-        assert pairs == list(zip(range(4, end), expected[4:end], strict=True))
-        assert ended == [False] * (len(ended) - 1) + [True]
+        pairs, ended = zip(*said, strict=True)
+        assert sum(pairs, []) == list(enumerate(expected[:end]))[4:]
+        assert ended.index(True) == len(ended) - 1
         assert one.calls <= end - 4
     assert len(found[0].token_N) <= 10
 

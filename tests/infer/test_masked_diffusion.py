@@ -53,7 +53,7 @@ def test_the_bound_is_the_mean_over_all_orders_of_the_chain_rule(x64):
         elbo_X += [np.mean([term(text, masked) for masked in sets]) / 3 for text in texts]
     np.testing.assert_allclose(elbo_X, chains_XZ.mean(axis=1), rtol=1e-12)
     mixture_X = np.log(np.exp(chains_XZ).mean(axis=1))
-    assert abs(np.exp(mixture_X).sum() - 1) < 1e-12 and (elbo_X <= mixture_X + 1e-12).all()
+    assert (elbo_X <= mixture_X + 1e-12).all()
     assert (mixture_X - elbo_X).max() > 0.01, "orders are alike, and nothing was shown"
 
     known = np.isin(np.arange(4), unknown, invert=True)
