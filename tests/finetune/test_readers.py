@@ -345,18 +345,13 @@ def test_the_short_rows_of_qqp_are_left_out_and_counted(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("fields", "label"),
-    [({}, None), ({"answers": None}, None), ({"answers": []}, ()), ({"is_impossible": True}, ())],
+    ("fields", "label"), [({}, None), ({"answers": []}, ()), ({"is_impossible": True}, ())]
 )
 def test_a_question_without_answers_has_no_label_and_is_not_unanswerable(tmp_path, fields, label):
     question = {"id": "0", "question": "Who?"} | fields
     text = json.dumps({"data": [{"paragraphs": [{"context": "a cat", "qas": [question]}]}]})
-    assert _read("question_answering", "", _write(tmp_path, "test.json", text)) == [
-        (("a cat", "Who?"), label)
-    ]
-    if "answers" not in fields:
-        lines = _write(tmp_path, "test.jsonl", json.dumps(question | {"context": "a cat"}))
-        assert _read("question_answering", "", lines) == [(("a cat", "Who?"), label)]
+    found = _read("question_answering", "", _write(tmp_path, "test.json", text))
+    assert found == [(("a cat", "Who?"), label)]
 
 
 def test_pairs(tmp_path):
@@ -455,15 +450,12 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
             "",
             "row 1: 2 words and 1 tags; every word needs one",
         ),
-        ("token_classification", "a.conll", "EU B-ORG\n", "0", "must name the words and the tags"),
     ],
 )
 def test_errors_name_the_file_and_the_row(tmp_path, reader, name, text, columns, message):
     path = _write(tmp_path, name, text)
-    with pytest.raises(BadInput) as error:
-        _examples(reader, columns, path)
-    assert message in str(error.value) and "\n" not in str(error.value)
-    assert path in str(error.value) or "finetune.columns" in str(error.value)
+    said = _read(reader, columns, path)
+    assert message in said and path in said and "\n" not in said
 
 
 def test_a_word_or_an_option_that_is_no_text():
@@ -484,15 +476,12 @@ def test_two_files_of_lines_that_do_not_belong_together(tmp_path):
 
 
 def test_what_is_not_there(tmp_path):
-    with pytest.raises(BadInput, match="No such file|no such file"):
-        _examples("labelled", "", str(tmp_path / "none.csv"))
+    assert "no such file" in _read("labelled", "", f"{tmp_path}/none.csv")
     # A file that goes away, or may not be read.
     (tmp_path / "link.csv").symlink_to(tmp_path / "none.csv")
-    with pytest.raises(BadInput, match="link.csv"):
-        _examples("labelled", "", str(tmp_path / "link.csv"))
+    assert "link.csv" in _read("labelled", "", f"{tmp_path}/link.csv")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match=r"holds no \*.txt"):
-        _examples("multiple_choice", "", str(tmp_path / "empty"))
+    assert "holds no *.txt" in _read("multiple_choice", "", f"{tmp_path}/empty")
 
 
 class XlnetLabelled(tfds.core.GeneratorBasedBuilder):

@@ -216,8 +216,6 @@ def test_the_negatives_are_those_of_the_whole_batch_on_any_number_of_devices():
                 axis_names={"slices", "data"},
             )
         )(vectors_B2D)
-    alone = losses(vectors_B2D[:2])
-    assert not np.allclose(alone, whole[0][:2], atol=0.1)
     for one, two in zip(whole, split, strict=True):
         np.testing.assert_allclose(one, two, atol=1e-5)
     # By the formula.

@@ -5,6 +5,7 @@ that are learned.
 import collections
 import dataclasses
 import functools
+import itertools
 import json
 import pathlib
 import random
@@ -150,19 +151,18 @@ SOURCES = [(3, 4, 5, 1), (5, 1), *((a, b, 1) for a in (0, 3, 4, 5) for b in (0, 
 @functools.cache
 def _likelihoods(member, source, end=0.0):
     """log p of all sequences of up to U pieces that end with END or have U pieces."""
-    log_probs = {}
-    prefixes = [()]
+    log_probs, others = {(): 0.0}, [token for token in range(V) if token != END]
     for n in range(U):
         rows = np.zeros((V ** (U - 1), T), np.int32)
         length = len(source) + n
+        prefixes = list(itertools.product(others, repeat=n))
         for b, prefix in enumerate(prefixes):
             rows[b, :length] = [*source, *prefix]
-        log_p = _without_cache(member, end)(rows, len(source), length)
+        log_p_BV = _without_cache(member, end)(rows, len(source), length)
         for b, prefix in enumerate(prefixes):
             for token in range(V):
-                log_probs[*prefix, token] = log_probs.get(prefix, 0.0) + log_p[b, token]
-        prefixes = [(*prefix, token) for prefix in prefixes for token in range(V) if token != END]
-    return {seq: p for seq, p in log_probs.items() if seq[-1] == END or len(seq) == U}
+                log_probs[*prefix, token] = log_probs[prefix] + log_p_BV[b, token]
+    return {seq: p for seq, p in log_probs.items() if END in seq or len(seq) == U}
 
 
 @functools.cache
