@@ -3482,7 +3482,7 @@ MUTANTS = (
         "str(label).strip() in texts",
         one(
             "finetune/setup",
-            "test_an_example_without_a_label_is_left_out_and_said_and_never_a_class[csv]",
+            "test_an_example_without_a_label_is_left_out_and_said_and_never_a_class[texts]",
         ),
     ),
     Mutant(

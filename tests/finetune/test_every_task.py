@@ -70,10 +70,7 @@ def _write(folder, make):
         ("question_answering", _spans, 0.8, "xlnet"),
         ("token_classification", _tokens, 0.9, "xlnet"),
         ("embeddings", _embeddings, 0.8, "xlnet"),
-        pytest.param("multiple_choice", _choice, 0.8, "roberta", marks=pytest.mark.prove),
         ("question_answering", _spans, 0.8, "bert"),
-        pytest.param("token_classification", _tokens, 0.9, "bert", marks=pytest.mark.prove),
-        pytest.param("embeddings", _embeddings, 0.8, "roberta", marks=pytest.mark.prove),
     ],
 )
 def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score, family):

@@ -205,10 +205,6 @@ def test_patience_counts_evaluations_since_the_best(scores, ends):
             {"pooling": "cls"},
             r"pooling=cls has no meaning with finetune.task=classification, which reads",
         ),
-        (
-            {"task": "token_classification", "segments": 2},
-            r"finetune.segments=2 has no meaning .* leave it at 1",
-        ),
         ({"task": "none"}, r"finetune.task is none; choose one of classification"),
     ],
 )

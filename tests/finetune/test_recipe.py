@@ -30,8 +30,10 @@ def recipe_of(**changes):
     return task_recipe(Classification(config, data_fixtures.tokenizer()), row(20), config)
 
 
-def rates():
-    """The size of the first update of each part of the model, as a share of the learning rate."""
+def test_the_head_learns_at_the_full_rate_under_layer_decay():
+    """By the size of the first update of each part of the model, as a share of the learning
+    rate.
+    """
     recipe = recipe_of(
         optimizer={
             "layer_decay": 0.5,
@@ -42,15 +44,11 @@ def rates():
             "adam_epsilon": 1e-12,
         }
     )
-    params = nn.meta.unbox(recipe.abstract_params)
-    params = jax.tree.map(lambda x: np.ones(x.shape, np.float32), params)
-    return jax.jit(
-        lambda params: recipe.optimizer.update(params, recipe.optimizer.init(params), params)[0]
-    )(params)
-
-
-def test_the_head_learns_at_the_full_rate_under_layer_decay():
-    updates = rates()
+    ones = jax.tree.map(
+        lambda x: np.ones(x.shape, np.float32), nn.meta.unbox(recipe.abstract_params)
+    )
+    optimizer = recipe.optimizer
+    updates, _ = jax.jit(lambda x: optimizer.update(x, optimizer.init(x), x))(ones)
     assert set(updates["head"]) == {"summary", "logits"}
     for x in jax.tree.leaves(updates["head"]):
         np.testing.assert_allclose(x, -1, rtol=1e-5)

@@ -68,19 +68,17 @@ def test_a_task_has_the_whole_architecture_of_its_source_and_its_own_way_to_trai
     # The first two are for `data.objective=clm`, the last one is of other families.
     assert of_run == {*OF_RUN, "same_length", "layer_losses", "init_truncated"}
     train, _ = prepare(asked, str(tmp_path / "task"))
-    found = vars(train.task.config.model)
-    assert {name: found[name] for name in ARCHITECTURE} == ARCHITECTURE
-    assert {name: found[name] for name in OF_RUN} == {
-        name: getattr(asked.model, name) for name in OF_RUN
-    }
-    before = vars(asked.model)
-    assert all(before[name] != value for name, value in (ARCHITECTURE | OF_RUN).items())
+    before, found = vars(asked.model), vars(train.task.config.model)
+    for name, value in ARCHITECTURE.items():
+        assert found[name] == value != before[name]
+    for name, value in OF_RUN.items():
+        assert found[name] == before[name] != value
     # All parameters are taken, but for the head.
     recipe = task_recipe(train.task, train.rows[0], train.task.config)
-    leaves = nn.meta.unbox(recipe.abstract_params)
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     leaves = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one), leaves
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one),
+        nn.meta.unbox(recipe.abstract_params),
     )
     _, origin = restore.foreign_parameters(source, leaves, Session())
     assert {name.split("/")[1] for name in origin["fresh"]} == {"head"}
@@ -223,7 +221,7 @@ def test_a_published_recipe_loads_and_says_how_it_is_run_and_what_to_expect(path
     assert {path.stem for path in RECIPES} >= set(wanted.split())
 
 
-def _prepare(settings, folder, name, data, dev="", **finetune):
+def _prepare(settings, folder, data, dev="", name="a.jsonl", **finetune):
     """The examples for training and those of the dev set, from two files."""
     files = {"train": "", "dev": ""}
     for key, text in (("train", data), ("dev", dev)):
@@ -257,54 +255,48 @@ CHOICE = {"context": "bame", "question": "dono", "options": ["kira", "lusi"]}
 
 
 @pytest.mark.parametrize(
-    ("finetune", "name", "data", "found", "told"),
+    ("finetune", "data", "found", "told"),
     [
         (
             {},
-            "a.jsonl",
             NLI % "yes" + NLI % "-" + NLI % "no",
             (["no", "yes"], 2, 0),
             '"-" (1), the first in',
         ),
         (
             {},
-            "a.jsonl",
             _lines("a", None, "b", float("nan"), None),
             (["a", "b"], 2, 0),
             "null (2), NaN (1), the first",
         ),
         (
             {},
-            "a.csv",
-            "text,label\nbame,a\ndono,\nkira,NaN\nlusi,b\n",
+            _lines("a", "", "NaN", "b"),
             (["a", "b"], 2, 0),
             '"" (1), "NaN" (1), the',
         ),
         (
             {"labels": "0,1"},
-            "a.jsonl",
             _lines(0, 1, -1),
             (["0", "1"], 2, 0),
             "1 of 3 examples without a label: -1 (1)",
         ),
-        ({}, "a.jsonl", _lines(0.0, 1, -1.0, 2.0, 1.0), (["0", "1", "2"], 4, 0), "-1 (1)"),
+        ({}, _lines(0.0, 1, -1.0, 2.0, 1.0), (["0", "1", "2"], 4, 0), "-1 (1)"),
         # These are classes and numbers.
-        ({}, "a.jsonl", _lines(-1, 0, 1), (["-1", "0", "1"], 3, 0), ""),
+        ({}, _lines(-1, 0, 1), (["-1", "0", "1"], 3, 0), ""),
         # Numbers come in the order of their values.
-        ({}, "a.jsonl", _lines(10, -1, 1, 2), (["-1", "1", "2", "10"], 4, 0), ""),
-        ({}, "a.jsonl", _lines("none", "None", "neutral"), (["None", "neutral", "none"], 3, 0), ""),
-        ({"labels": "-,yes"}, "a.jsonl", _lines("-", "yes"), (["-", "yes"], 2, 0), ""),
-        ({"task": "regression"}, "a.jsonl", _lines(-1, 0, 1, 2, None), ([], 4, 0), "null (1)"),
+        ({}, _lines(10, -1, 1, 2), (["-1", "1", "2", "10"], 4, 0), ""),
+        ({}, _lines("none", "None", "neutral"), (["None", "neutral", "none"], 3, 0), ""),
+        ({"labels": "-,yes"}, _lines("-", "yes"), (["-", "yes"], 2, 0), ""),
+        ({"task": "regression"}, _lines(-1, 0, 1, 2, None), ([], 4, 0), "null (1)"),
         (
             {"task": "multiple_choice"},
-            "a.jsonl",
             _lines("A", "", None, -1, "B", **CHOICE),
             ([], 2, 0),
             '"" (1), null (1), -1 (1)',
         ),
         (
             {"task": "token_classification", "columns": "w,label"},
-            "a.jsonl",
             _lines(["X", "-"], ["X", None], ["", "Y"], w=["bame", "dono"]),
             (["-", "X"], 1, 0),
             "2 of 3 examples without",
@@ -312,14 +304,12 @@ CHOICE = {"context": "bame", "question": "dono", "options": ["kira", "lusi"]}
         # Without the key, and without one label.
         (
             {"drop_unlabelled": False},
-            "a.jsonl",
             _lines("a", "b", "-"),
             "row 3; give labels, or remove the rows",
             "",
         ),
         (
             {},
-            "a.jsonl",
             _lines("-", None),
             'a.jsonl: 2 of 2 examples without a label: "-" (1), null (1), the',
             "",
@@ -328,7 +318,7 @@ CHOICE = {"context": "bame", "question": "dono", "options": ["kira", "lusi"]}
     ids=[
         "snli",
         "null_and_nan",
-        "csv",
+        "texts",
         "minus_one_of_two_given",
         "floats",
         "three_moods",
@@ -343,34 +333,21 @@ CHOICE = {"context": "bame", "question": "dono", "options": ["kira", "lusi"]}
     ],
 )
 def test_an_example_without_a_label_is_left_out_and_said_and_never_a_class(
-    tmp_path, settings, caplog, finetune, name, data, found, told
+    tmp_path, settings, caplog, finetune, data, found, told
 ):
-    said = _prepared(settings, tmp_path, name, data, **finetune)
+    said = _prepared(settings, tmp_path, data, **finetune)
     assert found in said if isinstance(found, str) else said == found
     assert told in caplog.text and ("left out" in caplog.text) == bool(told)
 
 
 def test_the_dev_set_is_read_by_the_same_rules(tmp_path, settings, caplog):
-    data = _lines(0, 1)
-    assert _prepared(settings, tmp_path, "a.jsonl", data, dev=_lines(1, -1, None, 0)) == (
-        ["0", "1"],
-        2,
-        2,
-    )
-    assert (
-        "dev_a.jsonl: 2 of 4 examples without a label: -1 (1), null (1), the first in"
-        in caplog.text
-    )
+    found = _prepared(settings, tmp_path, _lines(0, 1), _lines(1, -1, None, 0))
+    assert found == (["0", "1"], 2, 2)
+    assert "dev_a.jsonl: 2 of 4 examples without a label: -1 (1), null (1)," in caplog.text
     fields = {"context": "bame dono", "question": "kira"}
     answers = {"text": ["dono"], "answer_start": [5]}
-    found = _prepared(
-        settings,
-        tmp_path,
-        "a.jsonl",
-        json.dumps(fields | {"answers": answers}),
-        json.dumps(fields),
-        task="question_answering",
-    )
+    data, dev = json.dumps(fields | {"answers": answers}), json.dumps(fields)
+    found = _prepared(settings, tmp_path, data, dev, task="question_answering")
     assert "dev_a.jsonl: 1 of 1 example without a label: null (1)" in found
 
 
@@ -390,7 +367,7 @@ NUMBER = [{"text": "bame", "score": 1}, {"text": "dono", "score": 2}]
 def test_the_dev_set_is_read_by_the_names_that_training_took(
     tmp_path, settings, task, train, dev, text, label
 ):
-    _, found = _prepare(settings, tmp_path, "a.jsonl", _rows(*train), _rows(dev), task=task)
+    _, found = _prepare(settings, tmp_path, _rows(*train), _rows(dev), task=task)
     assert [(each.texts, each.label) for each in found.examples] == [((text,), label)]
 
 
@@ -419,7 +396,7 @@ def test_the_dev_set_is_read_by_the_names_that_training_took(
     ],
 )
 def test_what_is_not_as_training_reads_it_is_refused(tmp_path, settings, task, train, dev, told):
-    found = _prepared(settings, tmp_path, "a.jsonl", _rows(*train), _rows(*dev), task=task)
+    found = _prepared(settings, tmp_path, _rows(*train), _rows(*dev), task=task)
     assert told.format(tmp_path) in found
 
 
@@ -434,7 +411,7 @@ def test_a_similarity_or_a_target_that_is_not_there_is_left_out(tmp_path, settin
         (targets, {"task": "text_to_text", "max_answer": 4}, 3),
         (similar, {"task": "embeddings", "columns": "sentence1,sentence2"}, 4),
     ):
-        _, found, _ = _prepared(settings, tmp_path, "a.jsonl", _rows(*rows), **keys)
+        _, found, _ = _prepared(settings, tmp_path, _rows(*rows), **keys)
         assert found == left
     assert '"" (1), NaN (1), the first in' in caplog.text
     assert "1 of 4 examples without a label: null (1)" in caplog.text
@@ -442,7 +419,7 @@ def test_a_similarity_or_a_target_that_is_not_there_is_left_out(tmp_path, settin
 
 @pytest.mark.parametrize("labels", [[",", ", ", "."], [" a", "a"], ['["a"', "b"]])
 def test_a_label_with_a_comma_or_spaces_is_kept(tmp_path, settings, labels):
-    found = _prepared(settings, tmp_path, "a.jsonl", _lines(*labels))
+    found = _prepared(settings, tmp_path, _lines(*labels))
     assert found == (labels, len(labels), 0)
 
 
@@ -450,10 +427,8 @@ def test_a_label_with_a_comma_or_spaces_is_kept(tmp_path, settings, labels):
     ("labels", "refused"), [([1, 2, 3], True), ("0123", False), ("ABC", False), ("1A", False)]
 )
 def test_numbers_of_options_that_may_count_from_1_are_refused(tmp_path, settings, labels, refused):
-    data = _lines(*labels, c="bame", q="dono", **dict.fromkeys("vwxyz", "kira"))
-    found = _prepared(
-        settings, tmp_path, "a.jsonl", data, task="multiple_choice", columns="c,q,v,w,x,y,z,label"
-    )
+    data = _lines(*labels, **CHOICE | {"options": ["kira"] * 5})
+    found = _prepared(settings, tmp_path, data, task="multiple_choice")
     if refused:
         assert "row 1: numbers of options count from 0, and no label is 0 or a letter" in found
     else:
@@ -465,7 +440,7 @@ def test_a_run_whose_labels_mark_no_entities_says_so_once(tmp_path, settings, ca
         words = zip(("bame", "dono", "kira"), tags.split(), strict=True)
         text = "".join(f"{word} {tag}\n" for word, tag in words)
         train, dev = _prepare(
-            settings, tmp_path, "a.conll", text, text, task="token_classification"
+            settings, tmp_path, text, text, "a.conll", task="token_classification"
         )
         assert train.task.metric == dev.task.metric == metric
         said = [line for line in caplog.messages if "F1 of entities" in line]
@@ -479,7 +454,7 @@ def test_examples_that_the_tokenizer_does_not_know_are_told(
 ):
     texts = {name: pathlib.Path(path).read_text() for name, path in examples.items()}
     texts[which] = texts[which].replace("kiki", "Привет")
-    _prepare(settings, tmp_path, "a.tsv", texts["train"], texts["dev"])
+    _prepare(settings, tmp_path, texts["train"], texts["dev"], "a.tsv")
     (line,) = [line for line in caplog.messages if "does not know" in line]
     assert line.startswith(f"{tmp_path}/{which}_a.tsv: the tokenizer does not know")
     assert "such as 'Привет'" in line
@@ -487,5 +462,5 @@ def test_examples_that_the_tokenizer_does_not_know_are_told(
 
 def test_a_task_needs_two_labels(tmp_path, settings):
     data = _lines([], [])
-    found = _prepared(settings, tmp_path, "a.jsonl", data, task="multi_label_classification")
+    found = _prepared(settings, tmp_path, data, task="multi_label_classification")
     assert "has no label; a task needs at least two" in found

@@ -19,7 +19,7 @@ from xlnet_jax.infer.infill import Passage
 from xlnet_jax.library import Model
 from xlnet_jax.train.recipe import language_model
 
-TEXT = "Bado kilu menora."
+TEXT, GAP = "Bado kilu menora.", "Bado [MASK] menora."
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +62,12 @@ def test_a_masked_model_scores_each_piece_given_all_others(models):
 
 
 def test_a_masked_model_fills_one_gap(models):
-    model, text = models["bert"], "Bado [MASK] menora."
-    (filled,), (logits_1V,) = model.fill([text]), model.logits([text])
+    model = models["bert"]
+    (filled,), (logits_1V,) = model.fill([GAP]), model.logits([GAP])
     assert filled.gaps[0].pieces == [model.tokenizer.pieces[logits_1V[0].argmax()]]
-    ranked = [one.gaps[0].pieces[0] for one in model.fill([text], top=3)]
+    ranked = [one.gaps[0].pieces[0] for one in model.fill([GAP], top=3)]
     assert ranked == [model.tokenizer.pieces[id] for id in np.argsort(-logits_1V[0])[:3]]
-    drawn = model.fill([text], temperature=1.0, samples=40)
+    drawn = model.fill([GAP], temperature=1.0, samples=40)
     assert len({one.text for one in drawn}) > 5
 
 
@@ -93,9 +93,6 @@ def test_masked_diffusion_reads_texts_between_cls_and_sep(models):
     assert sum((gap.pieces for gap in filled.gaps), []) == pieces and filled.exact
     (text,) = model.generate([TEXT], tokens=6, temperature=0, order="confidence")
     assert len(model.tokenizer.encode(TEXT + text)) > len(ids)
-
-
-GAP = "Bado [MASK] menora."
 
 
 @pytest.mark.parametrize(
@@ -142,7 +139,6 @@ def test_a_masked_xlnet_fills_by_the_logits_of_the_whole_text_with_cls_in_its_ow
         data={"objective": "mlm", "reuse_len": 29, "num_predict": 6}, model={"memory_len": 0}
     )
     model = Model(config, data_fixtures.tokenizer(), tiny.random_params(config, 0.3), 4)
-    text = "Bado [MASK] menora."
-    (logits_PV,) = model.logits([text])
+    (logits_PV,) = model.logits([GAP])
     expected = jax.nn.log_softmax(logits_PV[0]).max()
-    np.testing.assert_allclose(model.fill([text])[0].log_prob, expected, rtol=1e-6)
+    np.testing.assert_allclose(model.fill([GAP])[0].log_prob, expected, rtol=1e-6)

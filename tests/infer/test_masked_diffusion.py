@@ -94,7 +94,7 @@ def test_filling_reads_the_whole_text_in_each_call(order, together, x64):
     )
     for text_N, known_N, one in zip(ids, known, found, strict=True):
         text_N, left = np.where(known_N, text_N, MASK), np.flatnonzero(~known_N)
-        positions, log_probs = [], []
+        chosen = {}
         calls = math.ceil(len(left) / together)
         for _ in range(calls):
             log_p_NV = forward(made, text_N[None])[0]
@@ -104,10 +104,8 @@ def test_filling_reads_the_whole_text_in_each_call(order, together, x64):
                 else left[::-1]
             )
             for at in sorted(best[:together]):
-                text_N[at] = log_p_NV[at].argmax()
-                positions.append(at)
-                log_probs.append(log_p_NV[at].max())
+                text_N[at], chosen[at] = log_p_NV[at].argmax(), log_p_NV[at].max()
             left = np.setdiff1d(left, best[:together])
         assert one.token_N.tolist() == text_N.tolist() and one.calls == calls
-        assert one.position_U.tolist() == positions
-        np.testing.assert_allclose(one.log_prob_U, log_probs, rtol=1e-12)
+        assert one.position_U.tolist() == list(chosen)
+        np.testing.assert_allclose(one.log_prob_U, list(chosen.values()), rtol=1e-12)
