@@ -3422,7 +3422,7 @@ MUTANTS = (
         "xlnet_jax/finetune/classification.py",
         're.split("_+", question)',
         're.split("_", question)',
-        one("finetune/tasks", "test_a_run_of_underscores_is_one_blank"),
+        one("finetune/tasks", "test_a_choice_is_one_sequence_for_each_option"),
     ),
     Mutant(
         "a_worse_evaluation_writes_its_predictions",

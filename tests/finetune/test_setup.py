@@ -172,9 +172,9 @@ def test_settings_of_no_data_set_train_for_three_passes_and_score_a_tenth(
     own = configs.load(str(OWN), [f"--config.finetune.train={examples['train']}"])
     assert (own.finetune.epochs, own.finetune.dev, own.finetune.dev_share) == (3, "", 0.1)
     keys = {name: getattr(own.finetune, name) for name in ("train", "dev", "dev_share", "epochs")}
-    usual = {name: vars(section) for name, section in configs.Config().sections.items()}
-    sections = {name: usual[name] for name in ("evaluation", "checkpoint", "optimizer")}
-    plain = settings().changed(finetune=keys, train=usual["train"] | {"batch_size": 4}, **sections)
+    small = settings()
+    usual = configs.Config(model=small.model, data=small.data, finetune=small.finetune)
+    plain = usual.changed(finetune=keys, train={"batch_size": 4})
     train, dev = prepare(plain, str(tmp_path / "run"))
     assert (len(train.examples), len(dev.examples)) == (43, 5)
     assert not {*train.examples} & {*dev.examples}

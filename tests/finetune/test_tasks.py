@@ -45,13 +45,14 @@ def _hidden(h_BCTD, real_BCT=None):
 
 def test_a_choice_is_one_sequence_for_each_option():
     task = _task(MultipleChoice)
-    example = Example(("Bado ki.", "Re _ mi.", "lu", "tu ve"), "B", "a.txt")
+    # A run of underscores is one blank.
+    example = Example(("Bado ki.", "Re _ mi____ .", "lu", "tu ve"), "B", "a.txt")
     (row,) = task.encode(0, example)
     texts = [task.tokenizer.decode(tokens) for tokens in row.tokens]
-    assert [text.replace(" ", "") for text in texts] == ["Badoki.Relumi.", "Badoki.Retuvemi."]
-    assert (
-        all(list(tokens[-2:]) == [SEP, CLS] for tokens in row.tokens) and row.labels["label"] == 1
-    )
+    filled = [text.replace(" ", "") for text in texts]
+    assert filled == ["Badoki.Relumilu.", "Badoki.Retuvemituve."]
+    assert all(list(tokens[-2:]) == [SEP, CLS] for tokens in row.tokens)
+    assert row.labels["label"] == 1
     (after, _) = task.sequences(example._replace(texts=("Bado ki.", "Remi.", "lu", "tu ve")))
     assert task.tokenizer.decode(after.tokens).replace(" ", "") == "Badoki.Remi.lu"
     outputs = task.outputs({"logits": np.array([[[0.0], [np.log(3)]]])}, [row], [example])
@@ -61,13 +62,6 @@ def test_a_choice_is_one_sequence_for_each_option():
     for label in ("C", "2", "AB"):
         with pytest.raises(BadInput, match=f"a.txt: the label '{label}' is not one of 2 options"):
             task.score(outputs, [example._replace(label=label)])
-
-
-def test_a_run_of_underscores_is_one_blank():
-    task = _task(MultipleChoice)
-    example = Example(("Bado ki.", "Re __ mi_________ .", "lu", "tu"), None, "")
-    texts = [task.tokenizer.decode(each.tokens) for each in task.sequences(example)]
-    assert [text.replace(" ", "") for text in texts] == ["Badoki.Relumilu.", "Badoki.Retumitu."]
 
 
 def test_a_text_has_any_number_of_labels():

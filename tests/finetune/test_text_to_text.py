@@ -57,7 +57,7 @@ MEMBERS = {
 
 def _task(member="xlnet", **finetune):
     pretrained = MEMBERS[member]
-    task = tiny.config().finetune.__class__(task="text_to_text", max_answer=12, **finetune)
+    task = configs.FinetuneConfig(task="text_to_text", max_answer=12, **finetune)
     config = dataclasses.replace(pretrained, finetune=task).changed(
         model={"memory_len": 0, "dropout": 0.0}
     )
