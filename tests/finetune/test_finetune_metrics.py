@@ -68,7 +68,6 @@ def test_entities_are_whole_or_wrong():
         ("B-PER L-PER U-ORG", "B-PER L-PER U-LOC", 1 / 2),
         # Types before the mark, and other signs between them: an entity of several words is one.
         ("PER-B PER-I O LOC-B", "PER-B O O LOC-B", 1 / 2),
-        ("PER_S O ORG_B ORG_E", "PER_S O ORG_B ORG_E", 1),
         ("B_PER I_PER O B_LOC", "B_PER I_PER O B_ORG", 1 / 2),
         ("B_A-B I_A-B", "B_A-B I_A-C", 0),
         # No type; an end that is marked without a start.
