@@ -48,13 +48,13 @@ def _task(segment_len=T, family="xlnet", **changes):
     return QuestionAnswering(config, _tokenizer(family))
 
 
-def _hidden(real_T, segments, rows=1, cls="last"):
-    h_TD = np.random.default_rng(2 * (cls == "first")).normal(size=(T, D)).astype(np.float32)
+def _hidden(seed, real_T, segments, rows=1, cls="last"):
+    h_TD = np.random.default_rng(seed).normal(size=(T, D)).astype(np.float32)
     parts = (h_TD, real_T, np.array(segments, np.int32))
     return Hidden(*(jnp.array([[x]] * rows) for x in parts), jnp.arange(rows), cls)
 
 
-_xlnet = functools.partial(_hidden, np.arange(T) >= 3, [0] * 9 + [1] * 2 + [2])
+_xlnet = functools.partial(_hidden, 0, np.arange(T) >= 3, [0] * 9 + [1] * 2 + [2])
 
 
 def _row(task, first):
@@ -120,9 +120,9 @@ def test_one_dense_layer_finds_the_best_span_of_all():
     without CLS.
     """
     task = _task(family="bert", beam=5, max_answer=2)
-    # CLS, a question of one piece, SEP, five pieces of the paragraph, SEP, padding.
-    # With these vectors the best end for the best start is too far from it.
-    hidden = _hidden(np.arange(T) < 9, [0] * 3 + [1] * 6 + [0] * 3, cls="first")
+    # CLS, a question of one piece, SEP, five pieces of the paragraph, SEP, padding. With these
+    # vectors the best end for the best start is too far from it.
+    hidden = _hidden(2, np.arange(T) < 9, [0] * 3 + [1] * 6 + [0] * 3, cls="first")
     head = task.head(dataclasses.replace(task.config.model, init_std=0.5))
     labels = {"start": np.array([4]), "end": np.array([6])}
     params = nn.meta.unbox(head.init(jax.random.key(0), hidden, labels, method="losses"))
