@@ -4,6 +4,7 @@ same bits.
 
 import json
 import os
+import pathlib
 import random
 import shutil
 import signal
@@ -46,7 +47,7 @@ def fingerprint(workdir, step=STEPS):
         {key: value for key, value in line.items() if key != "seconds"}
         for line in lines["evaluations"]
     ]
-    predictions = read_jsonl(os.path.join(workdir, "predictions.jsonl"))
+    predictions = pathlib.Path(workdir, "predictions.jsonl").read_bytes()
     return record["checksums"], record["plan"], steps, scores, predictions
 
 
@@ -92,7 +93,8 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(
     lines = tmp_path / "more.jsonl"
     lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[7:]))
     found = predict(str(undisturbed), texts=texts[:7], input=str(lines), batch_size=16)
-    written = read_jsonl(str(undisturbed / "predictions.jsonl"))
+    with open(undisturbed / "predictions.jsonl") as file:
+        written = [json.loads(line) for line in file]
     assert [line["where"] for line in written] == [
         f"{examples['dev']}, row {row}" for row in range(2, 21)
     ]
