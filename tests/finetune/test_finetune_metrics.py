@@ -63,40 +63,23 @@ def test_entities_are_whole_or_wrong():
         # The end of a predicted entity is not marked: that is none, though BIO would count it as
         # right.
         ("B-PER E-PER S-PER", "B-PER I-PER S-PER", 2 / 3),
-        ("S-ORG O", "S-ORG O", 1),
-        ("B-PER E-PER O S-ORG", "B-PER O O O", 0),
         ("B-PER I-PER E-PER S-ORG", "B-PER I-LOC E-PER S-ORG", 2 / 3),
         ("B-PER E-PER", "I-PER E-PER", 0),
         ("B-PER L-PER U-ORG", "B-PER L-PER U-LOC", 1 / 2),
-        ("B-PER I-PER L-PER O U-ORG", "B-PER I-PER I-PER O U-ORG", 2 / 3),
-        ("U-X O", "U-X U-X", 2 / 3),
         # Types before the mark, and other signs between them: an entity of several words is one.
         ("PER-B PER-I O LOC-B", "PER-B O O LOC-B", 1 / 2),
-        ("PER_S O ORG_B ORG_E", "PER_S O ORG_B ORG_E", 1),
         ("B_PER I_PER O B_LOC", "B_PER I_PER O B_ORG", 1 / 2),
         ("B_A-B I_A-B", "B_A-B I_A-C", 0),
         # No type; an end that is marked without a start.
         ("B I O S", "B E O S", 2 / 3),
-        ("B-A I-A O", "B-A I-A O", 1),
-        ("I-A E-A I-A", "I-A E-A I-A", 1),
         ("I-A E-A E-A", "I-A E-A O", 2 / 3),
-        ("O O", "O O", 0),
     ],
 )
 def test_entities_are_counted_by_the_scheme_of_the_labels(true, predicted, f1):
     assert metrics.entity_f1([true.split()], [predicted.split()]) == pytest.approx(f1)
 
 
-def test_the_scheme_is_that_of_all_labels_of_a_run():
-    """B I alone is an entity of BIO; where S occurs elsewhere it lacks its end."""
-    sentences = [["B-PER", "I-PER"]]
-    assert metrics.entity_f1(sentences, sentences) == 1
-    assert metrics.entity_f1(sentences, sentences, ["B-PER", "I-PER", "E-PER", "S-PER", "O"]) == 0
-
-
-@pytest.mark.parametrize(
-    "odd", ["Q-PER", "NN", "b-PER", "_", "", "M-PER", "BI-PER", "L-PER", "B:PER", "B.PER"]
-)
+@pytest.mark.parametrize("odd", ["Q-PER", "", "BI-PER", "L-PER"])
 def test_labels_of_no_scheme_have_no_f1(odd):
     """Mixed schemes are none either."""
     with pytest.raises(BadInput, match="F1 of entities needs tags of BIO, IOE, BIOES or BILOU"):
@@ -112,11 +95,8 @@ def test_labels_of_no_scheme_have_no_f1(odd):
         # A word counts as often as both have it; the article a is gone.
         ("a b b", "b b c", 0, 2 * 2 / 5),
         ("Theatre", "atre", 0, 0),  # an article is a word
-        ("U.S.", "US", 1, 1),
-        ("A.B.", "b", 0, 0),  # no article: punctuation goes first
-        ("well-known", "well known", 0, 0),  # punctuation goes without leaving a space
+        ("A.B.", "b", 0, 0),  # no article: punctuation goes first, without leaving a space
         ("", "something", 0, 0),
-        ("", "", 1, 1),
     ],
 )
 def test_answers_are_compared_by_the_official_rules(answer, predicted, exact, f1):

@@ -48,21 +48,28 @@ def _task(segment_len=T, family="xlnet", **changes):
     return QuestionAnswering(config, _tokenizer(family))
 
 
-def _hidden(rows=1):
-    h_TD = np.random.default_rng(0).normal(size=(T, D)).astype(np.float32)
-    segments_T = np.array([0] * 9 + [1] * 2 + [2], np.int32)
+def _hidden(seed, real_T, segments, rows=1, cls="last"):
+    h_TD = np.random.default_rng(seed).normal(size=(T, D)).astype(np.float32)
+    parts = (h_TD, real_T, np.array(segments, np.int32))
+    return Hidden(*(jnp.array([[x]] * rows) for x in parts), jnp.arange(rows), cls)
 
-    def repeat(x):
-        return jnp.broadcast_to(x, (rows, 1, *x.shape))
 
-    return Hidden(repeat(h_TD), repeat(np.arange(T) >= 3), repeat(segments_T), jnp.arange(rows))
+_xlnet = functools.partial(_hidden, 0, np.arange(T) >= 3, [0] * 9 + [1] * 2 + [2])
+
+
+def _row(task, first):
+    """Of a paragraph that has a character for each position from `first`."""
+    place = np.arange(len(PARAGRAPH))
+    (row,) = task.encode(0, Example(("ba", "ki"), (), ""))
+    more = row.more._replace(first=first, start_N=place, end_N=place + 1, best_N=place >= 0)
+    return row._replace(more=more)
 
 
 def _head(beam):
     task = _task(beam=beam)
     head = task.head(dataclasses.replace(tiny.config().model, init_std=0.5, dropout=0.0))
     labels = {name: np.zeros(1, np.int32) for name in ("start", "end", "impossible")}
-    return head, head.init(jax.random.key(0), _hidden(), labels, method="losses")
+    return head, head.init(jax.random.key(0), _xlnet(), labels, method="losses")
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +79,10 @@ def exhaustive():
     """
     head, params = _head(2)
     pairs = np.array(list(itertools.product(range(T), range(T))), np.int32)
-    hidden = _hidden(len(pairs))
-    labels = {
-        "start": pairs[:, 0],
-        "end": pairs[:, 1],
-        "impossible": np.zeros(len(pairs), np.int32),
-    }
+    hidden, none = _xlnet(len(pairs)), np.zeros(len(pairs), np.int32)
+    labels = {"start": pairs[:, 0], "end": pairs[:, 1], "impossible": none}
     losses = jax.jit(lambda labels: head.apply(params, hidden, labels, method="losses"))
-    one, two = losses(labels), losses(labels | {"impossible": np.ones(len(pairs), np.int32)})
+    one, two = losses(labels), losses(labels | {"impossible": none + 1})
     # BCE(1) - BCE(0) = -logit, and BCE(0) = softplus(logit); both count half.
     legal = T * PARAGRAPH[0] + PARAGRAPH[0]
     logit = -2 * float(two[legal] - one[legal])
@@ -93,26 +96,20 @@ def test_the_beam_equals_exhaustive_search(beam, exhaustive):
     """
     score_TT, logit = exhaustive
     head, params = _head(beam)
-    found = jax.tree.map(np.asarray, head.apply(params, _hidden(), method="predictions"))
+    found = jax.tree.map(np.asarray, head.apply(params, _xlnet(), method="predictions"))
     np.testing.assert_allclose(found["no_answer"], [logit], atol=1e-5)
     for k, e in itertools.product(range(beam), range(beam)):
         start, end = T + found["start"][0, k], T + found["end"][0, k, e]
         if score_TT[start, end] > -1e20:
             beam_score = found["start_score"][0, k] + found["end_score"][0, k, e]
             assert beam_score == pytest.approx(score_TT[start, end], abs=1e-4)
-    # The best pair of the paragraph, whose characters are its positions.
-    task = _task(beam=beam, max_answer=3)
-    place = np.arange(len(PARAGRAPH))
-    (row, *_) = task.encode(0, Example(("ba", "ki"), (), ""))
-    row = row._replace(
-        more=row.more._replace(first=3 - T, start_N=place, end_N=place + 1, best_N=place >= 0)
-    )
-    (output,) = task.outputs(found, [row], [Example(("abcde", "?"), None, "")])
-    legal = [(i, j) for i in PARAGRAPH for j in PARAGRAPH if i <= j < i + 3]
-    best = max(legal, key=lambda pair: score_TT[pair])
-    if beam == T:
-        assert output["answer"] == "abcde"[best[0] - 3 : best[1] - 2]
-    assert output["score"] is None or output["score"] <= score_TT[best] + 1e-4
+    if beam == T:  # the best pair of the paragraph
+        task = _task(beam=beam, max_answer=3)
+        (output,) = task.outputs(found, [_row(task, 3 - T)], [Example(("abcde", "?"), None, "")])
+        legal = [(i, j) for i in PARAGRAPH for j in PARAGRAPH if i <= j < i + 3]
+        first, last = max(legal, key=lambda pair: score_TT[pair])
+        assert output["answer"] == "abcde"[first - 3 : last - 2]
+        assert output["score"] == pytest.approx(score_TT[first, last], abs=1e-4)
     # Padding, SEP and the question are never chosen in training either; CLS is.
     allowed = {*PARAGRAPH, T - 1}
     assert {int(i) for i, j in np.argwhere(score_TT > -1e20)} == allowed
@@ -123,30 +120,21 @@ def test_one_dense_layer_finds_the_best_span_of_all():
     without CLS.
     """
     task = _task(family="bert", beam=5, max_answer=2)
-    # CLS, a question of one piece, SEP, five pieces of the paragraph, SEP, padding.
-    segments_T, real_T = np.array([0] * 3 + [1] * 6 + [0] * 3, np.int32), np.arange(T) < 9
-    # With these vectors the best end for the best start is too far from it.
-    h_TD = np.random.default_rng(2).normal(size=(T, D)).astype(np.float32)
-    h_BCTD, real_BCT, segments_BCT = (
-        jnp.asarray(x)[None, None] for x in (h_TD, real_T, segments_T)
-    )
-    hidden = Hidden(h_BCTD, real_BCT, segments_BCT, jnp.arange(1), cls="first")
+    # CLS, a question of one piece, SEP, five pieces of the paragraph, SEP, padding. With these
+    # vectors the best end for the best start is too far from it.
+    hidden = _hidden(2, np.arange(T) < 9, [0] * 3 + [1] * 6 + [0] * 3, cls="first")
     head = task.head(dataclasses.replace(task.config.model, init_std=0.5))
     labels = {"start": np.array([4]), "end": np.array([6])}
     params = nn.meta.unbox(head.init(jax.random.key(0), hidden, labels, method="losses"))
     kernel, bias = (
         np.asarray(params["params"]["logits"][name], np.float64) for name in ("kernel", "bias")
     )
-    start_T, end_T = (h_TD @ kernel + bias).T
+    start_T, end_T = (np.asarray(hidden.h_BCTD[0, 0]) @ kernel + bias).T
     loss = head.apply(params, hidden, labels, method="losses")
     wanted = sum(np.log(np.exp(x).sum()) for x in (start_T, end_T)) - start_T[4] - end_T[6]
     np.testing.assert_allclose(np.asarray(loss), [wanted / 2], rtol=1e-5)
-    place = np.arange(5)
-    (row,) = task.encode(0, Example(("ba", "ki"), (), ""))
+    row = _row(task, 3)
     assert row.labels["impossible"] and row.labels["start"] == row.labels["end"] == 0
-    row = row._replace(
-        more=row.more._replace(first=3, start_N=place, end_N=place + 1, best_N=place >= 0)
-    )
     # Of all starts, and of the best start alone.
     for beam, starts in ((5, range(3, 8)), (1, [3 + int(start_T[3:8].argmax())])):
         found = jax.tree.map(
@@ -169,11 +157,11 @@ CONTEXT = "  Bado ki re\u0301mi, 12,450 lu. Sidone tu ve ra. Kilu nomi raba doki
 @pytest.mark.parametrize(
     ("answer", "family"),
     [
-        *((answer, "xlnet") for answer in ("re\u0301mi", "12,450", "nomi", "Bado")),
+        ("re\u0301mi", "xlnet"),
+        ("Bado", "xlnet"),
         ("nomi", "bert"),
         ("Bado", "bert"),
         ("12,450", "roberta"),
-        ("Bado", "roberta"),
     ],
 )
 def test_a_window_points_at_the_answer_or_says_there_is_none(answer, family):
@@ -185,8 +173,7 @@ def test_a_window_points_at_the_answer_or_says_there_is_none(answer, family):
     label = ((CONTEXT.index(answer), answer),)
     rows = task.encode(0, Example((CONTEXT, "Ba do?"), label, "dev.json"))
     assert len(rows) > 3
-    holding = [row for row in rows if not row.labels["impossible"]]
-    assert holding and len(holding) < len(rows)
+    assert {int(row.labels["impossible"]) for row in rows} == {0, 1}
     for row in rows:
         assert len(row.tokens[0]) <= 24
         if not row.labels["impossible"]:
@@ -200,13 +187,8 @@ def test_a_window_points_at_the_answer_or_says_there_is_none(answer, family):
     start = np.array([[row.labels["start"]] for row in rows]) - 24 * left
     end = np.array([[[row.labels["end"]]] for row in rows]) - 24 * left
     impossible = np.array([row.labels["impossible"] for row in rows])
-    sure = {
-        "start": start,
-        "start_score": 0.0 * start,
-        "end": end,
-        "end_score": 0.0 * end,
-        "no_answer": impossible,
-    }
+    sure = {"start": start, "start_score": 0.0 * start, "end": end, "end_score": 0.0 * end}
+    sure["no_answer"] = impossible
     examples = [Example((CONTEXT, "Ba do?"), label, "")]
     (output,) = outputs = task.outputs(sure, rows, examples)
     assert output["answer"] == answer and CONTEXT.startswith(answer, output["start"])
@@ -228,11 +210,7 @@ def test_a_window_points_at_the_answer_or_says_there_is_none(answer, family):
     assert task.score(outputs, examples)["best_f1"] == 1
 
 
-def test_a_question_without_an_answer():
-    task = _task(24)
-    rows = task.encode(0, Example((CONTEXT, "Ba do?"), (), ""))
-    assert all(row.labels["impossible"] == 1 for row in rows)
-    assert all(
-        row.labels["impossible"] == 0
-        for row in task.encode(0, Example((CONTEXT, "Ba do?"), None, ""))
-    )
+@pytest.mark.parametrize(("label", "impossible"), [((), 1), (None, 0)])
+def test_a_question_without_an_answer(label, impossible):
+    rows = _task(24).encode(0, Example((CONTEXT, "Ba do?"), label, ""))
+    assert {int(row.labels["impossible"]) for row in rows} == {impossible}

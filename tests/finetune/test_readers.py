@@ -73,58 +73,45 @@ def test_json_lines_and_several_sources(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "columns", "expected"),
+    ("name", "text", "expected"),
     [
         (
             "genres.csv",
-            "text,label\nA film,Crime|Drama\nB,Drama\n",
-            "",
-            [("Crime", "Drama"), ("Drama",)],
+            'text,label\nA film,"Love, deep|Joy"\nB,Drama\nC,"Crime, Drama"\n',
+            [("Love, deep", "Joy"), ("Drama",), ("Crime", "Drama")],
         ),
-        ("commas.csv", 'text,label\na,"Love, deep|Joy"\n', "", [("Love, deep", "Joy")]),
         # As `datasets` writes them.
         (
             "names.jsonl",
             '{"text": "a", "labels": ["joy", "love, deep"]}\n{"text": "b", "labels": []}',
-            "",
             [("joy", "love, deep"), ()],
         ),
         (
             "ids.jsonl",
             '{"text": "a", "labels": [2, 27]}\n{"text": "b", "labels": 3}',
-            "",
             [("2", "27"), ("3",)],
         ),
-        ("floats.jsonl", '{"text": "a", "labels": [0.0, 1.0, 1.0]}', "", [("1", "2")]),
+        ("floats.jsonl", '{"text": "a", "labels": [0.0, 1.0, 1.0]}', [("1", "2")]),
     ],
 )
-def test_several_labels_as_people_write_them(tmp_path, name, text, columns, expected):
-    found = _examples("multi_labelled", columns, _write(tmp_path, name, text))
-    assert [example.label for example in found] == expected and all(
-        len(example.texts) == 1 for example in found
-    )
+def test_several_labels_as_people_write_them(tmp_path, name, text, expected):
+    found = _read("multi_labelled", "", _write(tmp_path, name, text))
+    assert [label for _, label in found] == expected
+    assert all(len(texts) == 1 for texts, _ in found)
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "columns", "said"),
+    ("name", "text", "label"),
     [
-        (
-            "a.jsonl",
-            '{"text": "a", "labels": [0, 1, 0]}',
-            "",
-            "'0' is not a label, or occurs twice; give label names with",
-        ),
-        ("a.jsonl", '{"text": "a", "labels": [0.0, 2.0]}', "", "'0.0' is not a label"),
-        ("a.jsonl", '{"text": "a", "labels": ["joy", null]}', "", "'None' is not a label"),
-        ("a.csv", "text,label\na,joy||fear\n", "", "row 2: '' is not a label"),
-        ("a.csv", "text,label\na,\"['joy', 'fear']\"\n", "", "is not a label, or occurs twice"),
-        ("a.csv", "text,rude,mean\na,1,0\n", "text,nice", "no column 'nice'"),
+        ("a.jsonl", '{"text": "a", "labels": [0, 1, 0]}', "'0'"),
+        ("a.jsonl", '{"text": "a", "labels": [0.0, 2.0]}', "'0.0'"),
+        ("a.csv", "text,label\na,joy||fear\n", "''"),
+        ("a.csv", "text,label\na,\"['joy', 'fear']\"\n", "\"['joy'\""),
     ],
 )
-def test_labels_that_are_none_are_refused(tmp_path, name, text, columns, said):
-    with pytest.raises(BadInput) as error:
-        _examples("multi_labelled", columns, _write(tmp_path, name, text))
-    assert said in str(error.value)
+def test_labels_that_are_none_are_refused(tmp_path, name, text, label):
+    said = _read("multi_labelled", "", _write(tmp_path, name, text))
+    assert f"{label} is not a label, or occurs twice; give label names with" in said
 
 
 def test_squad_answers_are_found_again(tmp_path):
@@ -181,11 +168,6 @@ def test_tags(tmp_path):
     ("columns", "text", "sentences"),
     [
         # Comments of MultiCoNER and of CoNLL-U, also with as many columns as the words have.
-        (
-            "",
-            "# id 1\tdomain=en\nold _ _ O\nbridge _ _ B-CW\n\n# id 2\tdomain=en\nthe _ _ O\n",
-            ["old/O bridge/B-CW", "the/O"],
-        ),
         ("", "# id 1\tdomain=en\nold\tO\n", ["old/O"]),
         ("", "# sent_id = 1\n#text = Old\n# newpar\nold _ _ O\n", ["old/O"]),
         (
@@ -216,22 +198,14 @@ def test_tags(tmp_path):
             ),
             ["in/ADP dem/DET Haus/NOUN"],
         ),
-        ("1,2", "0.1\t-\tO\t-\t-\n1\tzum\tO\t-\t-\n", ["zum/O"]),
         ("", "1\tO\n1-2\tB-SCORE\n1.5\tO\n", ["1/O 1-2/B-SCORE 1.5/O"]),
         # Only tabs, or else only spaces, are between columns.
-        ("", "5\u00a0mg\tB-DOSE\r\ndaily\tO\r\n", ["5\u00a0mg/B-DOSE daily/O"]),
-        (
-            "",
-            "New\u00a0York B-LOC\nTo\u3000kyo   B-LOC\n",
-            ["New\u00a0York/B-LOC To\u3000kyo/B-LOC"],
-        ),
-        ("", "New York\tB-LOC\n", ["New York/B-LOC"]),
-        ("", "a\x0bb O\na\u2028c O\n", ["a\x0bb/O a\u2028c/O"]),
+        ("", "5\u00a0mg a\tB-DOSE\r\ndaily\tO\r\n", ["5\u00a0mg a/B-DOSE daily/O"]),
+        ("", "New\u00a0York   O\na\x0bb O\nc\u2028d O\n", ["New\u00a0York/O a\x0bb/O c\u2028d/O"]),
         ("", "Anna\tB-PER\nruns\t\n", "row 2: column 1 is empty; write a tag, such as O, or _"),
         ("", "Anna B-PER\n\n\tO\n", "row 3: column 0 is empty"),
     ],
     ids=[
-        "multiconer",
         "tabs_after_a_comment",
         "conllu_comments",
         "conll_2012",
@@ -239,12 +213,9 @@ def test_tags(tmp_path):
         "the_word_#",
         "hashtags",
         "ranges",
-        "universal_ner",
         "numbers",
-        "no_break_space",
+        "tabs",
         "spaces",
-        "a_space_in_a_word",
-        "odd_spaces",
         "empty_tag",
         "empty_word",
     ],
@@ -271,18 +242,12 @@ def _parquet(rows):
     ("name", "data", "found"),
     [
         ("a.csv", f"text,label\n{LONG},a\n", [((LONG,), "a")]),
-        ("a.tsv", f"text\tlabel\n{LONG}\ta\n", [((LONG,), "a")]),
         ("a.tsv", "text\tlabel\r\none\ra\ta\r\ntwo\tb", [(("one\ra",), "a"), (("two",), "b")]),
         ("a.json", LINES, ROWS),
         ("a.json", '\n{"text": "one", "label": "a"}', ROWS[:1]),
         ("a.json", json.dumps([json.loads(line) for line in LINES.splitlines()], indent=1), ROWS),
         ("a.json", LINES + "{", "a.json, row 3: not JSON"),
         ("a.json", "[3]", "a.json, row 1: holds no JSON object"),
-        (
-            "a.parquet",
-            _parquet([{"text": "one", "label": "a"}, {"text": "two", "label": "b"}]),
-            ROWS,
-        ),
         ("a.parquet", b"PAR1\xff", "a.parquet: damaged or too large"),
         ("a.tsv.gz", gzip.compress(b"text\tlabel\none\ta\ntwo\tb\n"), ROWS),
         ("a.jsonl.zst", pyarrow.Codec("zstd").compress(LINES.encode(), asbytes=True), ROWS),
@@ -292,28 +257,28 @@ def _parquet(rows):
             b"PK\xff",
             "a.xlsx: unknown format; the name must end in .csv, .tsv, .jsonl",
         ),
-        ("a.txt", "__label__a one\n\n__label__b\ttwo\n", ROWS),
-        ("a.txt", "__label__a __label__b one\ntwo\n", [(("one",), ("a", "b")), (("two",), "")]),
+        (
+            "a.txt",
+            "__label__a one\n\n__label__a __label__b\ttwo\nthree\n",
+            [(("one",), "a"), (("two",), ("a", "b")), (("three",), "")],
+        ),
         # The second record, in the fourth line.
         ("a.csv", b'text,label\n"one\n\ntwo\xe4",a\n', "a.csv, row 2: not UTF-8 at byte 20"),
     ],
     ids=[
         "long_csv",
-        "long_tsv",
         "lone_cr",
         "json_lines",
         "one_json_line",
         "json_array",
         "damaged_line",
         "no_object",
-        "parquet",
         "damaged_parquet",
         "gz",
         "zst",
         "cut_gz",
         "xlsx",
         "fasttext",
-        "fasttext_several",
         "records_are_counted",
     ],
 )
@@ -347,7 +312,6 @@ def test_a_folder_of_files_of_one_data_set(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "fields"),
     [
-        ("", {"context": "C.", "question": "Q?", "options": ["x", "y"], "label": "B"}),
         (
             "",
             {
@@ -381,18 +345,13 @@ def test_the_short_rows_of_qqp_are_left_out_and_counted(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("fields", "label"),
-    [({}, None), ({"answers": None}, None), ({"answers": []}, ()), ({"is_impossible": True}, ())],
+    ("fields", "label"), [({}, None), ({"answers": []}, ()), ({"is_impossible": True}, ())]
 )
 def test_a_question_without_answers_has_no_label_and_is_not_unanswerable(tmp_path, fields, label):
     question = {"id": "0", "question": "Who?"} | fields
     text = json.dumps({"data": [{"paragraphs": [{"context": "a cat", "qas": [question]}]}]})
-    assert _read("question_answering", "", _write(tmp_path, "test.json", text)) == [
-        (("a cat", "Who?"), label)
-    ]
-    if "answers" not in fields:
-        lines = _write(tmp_path, "test.jsonl", json.dumps(question | {"context": "a cat"}))
-        assert _read("question_answering", "", lines) == [(("a cat", "Who?"), label)]
+    found = _read("question_answering", "", _write(tmp_path, "test.json", text))
+    assert found == [(("a cat", "Who?"), label)]
 
 
 def test_pairs(tmp_path):
@@ -426,13 +385,6 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
         (
             "labelled",
             "a.csv",
-            "sentence,label\ngood,1\nbad\n",
-            "",
-            "row 3: 1 columns, and the first row has 2",
-        ),
-        (
-            "labelled",
-            "a.csv",
             "sentence,,label,,label\ngood,,1,,2\n",
             "",
             "row 1: two columns are called 'label'",
@@ -440,13 +392,20 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
         ("labelled", "a.csv", 'sentence,label\n"go"od,1\n', "", "row 2: "),
         (
             "labelled",
-            "a.csv",
-            b"sentence,label\ngood,1\nb\xe4d,0\n",
+            "a.tsv",
+            b"sentence\tlabel\ngood\t1\nb\xe4d\t0\n",
             "",
             "row 3: not UTF-8 at byte 23",
         ),
+        # Without a mark at its start it would be read as text with a NUL behind each letter.
+        (
+            "labelled",
+            "a.csv",
+            "text,label\ngood,1\n".encode("utf-16-le"),
+            "",
+            "a.csv: a NUL byte, so it is not UTF-8 text; convert the file",
+        ),
         ("labelled", "a.csv", "sentence,label\n", "", "has no examples"),
-        ("labelled", "a.jsonl", '{"text": "a", "label": 1}\n{"text"', "", "row 2: not JSON"),
         ("labelled", "a.jsonl", '{"text": 7, "label": 1}', "", "row 1: 'text' is 7, not a text"),
         (
             "labelled",
@@ -455,7 +414,6 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
             "",
             "row 1: not JSON ('utf-8' codec can't encode",
         ),
-        ("labelled", "a.xml", "<a/>", "", "the name must end in .csv"),
         ("multiple_choice", "a.jsonl", RACE % "[5]", "", "options"),
         (
             "multiple_choice",
@@ -492,15 +450,12 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
             "",
             "row 1: 2 words and 1 tags; every word needs one",
         ),
-        ("token_classification", "a.conll", "EU B-ORG\n", "0", "must name the words and the tags"),
     ],
 )
 def test_errors_name_the_file_and_the_row(tmp_path, reader, name, text, columns, message):
     path = _write(tmp_path, name, text)
-    with pytest.raises(BadInput) as error:
-        _examples(reader, columns, path)
-    assert message in str(error.value) and "\n" not in str(error.value)
-    assert path in str(error.value) or "finetune.columns" in str(error.value)
+    said = _read(reader, columns, path)
+    assert message in said and path in said and "\n" not in said
 
 
 def test_a_word_or_an_option_that_is_no_text():
@@ -514,25 +469,19 @@ def test_two_files_of_lines_that_do_not_belong_together(tmp_path):
     one, two = _write(tmp_path, "one.txt", "a\nb\n"), _write(tmp_path, "two.txt", "c\n")
     for source, message in (
         (one, "one.txt: name two files of lines, SOURCES,TARGETS, or"),
-        (
-            f"{one},{two}",
-            f"{one} has 2 lines and {two} 1; line n of the one must belong to line n of the other",
-        ),
+        (f"{one},{two}", f"{one} has 2 lines and {two} 1; line n of the one must belong"),
     ):
         with pytest.raises(BadInput, match=message):
             list(readers.records(config, source))
 
 
 def test_what_is_not_there(tmp_path):
-    with pytest.raises(BadInput, match="No such file|no such file"):
-        _examples("labelled", "", str(tmp_path / "none.csv"))
+    assert "no such file" in _read("labelled", "", f"{tmp_path}/none.csv")
     # A file that goes away, or may not be read.
     (tmp_path / "link.csv").symlink_to(tmp_path / "none.csv")
-    with pytest.raises(BadInput, match="link.csv"):
-        _examples("labelled", "", str(tmp_path / "link.csv"))
+    assert "link.csv" in _read("labelled", "", f"{tmp_path}/link.csv")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match=r"holds no \*.txt"):
-        _examples("multiple_choice", "", str(tmp_path / "empty"))
+    assert "holds no *.txt" in _read("multiple_choice", "", f"{tmp_path}/empty")
 
 
 class XlnetLabelled(tfds.core.GeneratorBasedBuilder):
@@ -545,15 +494,12 @@ class XlnetLabelled(tfds.core.GeneratorBasedBuilder):
     def _info(self):
         text, several = tfds.features.Text(), tfds.features.Sequence
         features = {
-            "idx": np.int32,
             "sentence": text,
             "label": tfds.features.ClassLabel(names=["negative", "positive"]),
             "context": text,
             "question": text,
             "answers": several({"text": text, "answer_start": np.int32}),
             "is_impossible": np.bool_,
-            "article": text,
-            "questions": several(text),
             "tokens": several(text),
             "tags": several(tfds.features.ClassLabel(names=["O", "B-PER"])),
         }
@@ -569,15 +515,12 @@ class XlnetLabelled(tfds.core.GeneratorBasedBuilder):
             yield (
                 number,
                 {
-                    "idx": number,
                     "sentence": "né",
                     "label": label,
                     "context": "a cat",
                     "question": "Who?",
                     "answers": {"text": ["cat"], "answer_start": [2]},
                     "is_impossible": False,
-                    "article": "Text.",
-                    "questions": ["Q?"],
                     "tokens": ["Eve", "ran"],
                     "tags": ["B-PER", "O"],
                 },
@@ -589,16 +532,10 @@ def test_data_sets_of_tfds(tmp_path):
     folder = f"tfds:{tmp_path}/xlnet_labelled/1.0.0"
     one, two = _examples("labelled", "sentence,label", f"{folder}:train")
     assert one == (("né",), "negative", f"{folder}:train, example 0") and two.label == "positive"
-    assert _examples("question_answering", "", f"{folder}:train")[0][:2] == (
-        ("a cat", "Who?"),
-        ((2, "cat"),),
-    )
-    assert _examples("token_classification", "", f"{folder}:train")[0][:2] == (
-        ("Eve", "ran"),
-        ("B-PER", "O"),
-    )
-    (record, _) = readers.records(Config(), f"{folder}:train")
-    assert record.fields["questions"] == ["Q?"]
+    question, _ = _read("question_answering", "", f"{folder}:train")
+    assert question == (("a cat", "Who?"), ((2, "cat"),))
+    sentence, _ = _read("token_classification", "", f"{folder}:train")
+    assert sentence == (("Eve", "ran"), ("B-PER", "O"))
     # RACE's options. TFDS needs TensorFlow to write them, not to read them.
     nested = tfds.features.Sequence(tfds.features.Sequence(tfds.features.Text()))
     assert records._plain(nested, [np.array([b"a", b"b"], object)]) == [["a", "b"]]

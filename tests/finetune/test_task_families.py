@@ -13,6 +13,7 @@ import traced
 from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.recipe import task_recipe
+from xlnet_jax.finetune.setup import rows_of
 from xlnet_jax.finetune.task import Example
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.train.loss import mean_loss
@@ -45,18 +46,7 @@ def _recipe(family, task="classification", **model):
 def _row(task):
     """Of two words, or of a context, a question and two options."""
     texts = ("bame dono", "kira") + ("lu", "tume") * (task.texts[0] == 4)
-    label = {"token_classification": ("yes", "no"), "classification": "yes"}.get(
-        task.config.finetune.task
-    )
-    return task.encode(0, Example(texts, label, ""))[0]
-
-
-def _rows(model, texts):
-    return [
-        row
-        for n, text in enumerate(texts)
-        for row in model.task.encode(n, Example((text,), "no", ""))
-    ]
+    return task.encode(0, Example(texts, None, ""))[0]
 
 
 @pytest.mark.parametrize("family", MODELS)
@@ -68,10 +58,9 @@ def test_a_family_learns_a_class_and_padding_changes_nothing(family):
     params = jax.jit(lambda: nn.meta.unbox(_recipe(family).init_params()))()
     assert set(params["head"]) == ({"logits"} if family == "gpt2" else {"summary", "logits"})
     texts = ["bame dono", "kira", "lusi tume veve", "veve bame kira lusi", "veve", "dono kira bame"]
-    rows = [
-        row._replace(labels={"label": np.int32("veve" in text)})
-        for row, text in zip(_rows(model, texts), texts, strict=True)
-    ]
+    labels = ["yes" if "veve" in text else "no" for text in texts]
+    examples = [Example((text,), label, "") for text, label in zip(texts, labels, strict=True)]
+    rows = rows_of(model.task, examples)
     batch = model.task.batch(rows, len(rows))
 
     @jax.jit
@@ -110,7 +99,6 @@ def test_a_family_learns_a_class_and_padding_changes_nothing(family):
         ("roberta", "multiple_choice", {"summary/Dropout_0": 0.5}),
         ("albert", "classification", {"summary/Dropout_0": 0.1}),
         ("albert", "token_classification", {"": 0.1}),
-        ("albert", "multiple_choice", {"summary/Dropout_0": 0.1}),
         ("gpt2", "classification", {}),
     ],
 )
@@ -154,32 +142,33 @@ def test_the_pooler_of_pretraining_begins_a_head(tmp_path, settings):
 
 
 @pytest.mark.parametrize(
-    ("family", "changes", "message"),
+    ("family", "keys", "segment_len", "message"),
     [
         (
             "gpt2",
-            {"finetune": {"task": "regression", "train": "x"}},
-            (
-                "finetune.task=regression needs a CLS, which model.architecture=gpt2 lacks; use "
-                "one of classification, multi_label_classification, text_to_text"
-            ),
+            {"task": "regression"},
+            T,
+            "finetune.task=regression needs a CLS, which model.architecture=gpt2 lacks; use one of "
+            "classification, multi_label_classification, text_to_text",
         ),
         (
             "bert",
-            {"finetune": {"task": "classification", "train": "x", "segments": 2}},
-            (
-                "finetune.segments=2 must be 1 with model.architecture=bert: "
-                "its positions do not reach into a memory"
-            ),
+            {"task": "classification", "segments": 2},
+            T,
+            "finetune.segments=2 must be 1 with model.architecture=bert: its positions do not",
         ),
         (
             "bert",
-            {"finetune": {"task": "classification", "train": "x"}, "data": {"segment_len": 64}},
+            {"task": "classification"},
+            64,
             "data.segment_len=64 is more than model.max_positions=32",
         ),
     ],
 )
-def test_what_a_family_cannot_do_is_refused_in_one_line(family, changes, message):
-    with pytest.raises(BadInput) as raised:
-        tiny.config(model=_model(family), **changes)
-    assert str(raised.value) == message
+def test_what_a_family_cannot_do_is_refused(family, keys, segment_len, message):
+    with pytest.raises(BadInput, match=message):
+        tiny.config(
+            model=_model(family),
+            finetune=keys | {"train": "x"},
+            data={"segment_len": segment_len},
+        )
