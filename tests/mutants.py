@@ -2222,7 +2222,7 @@ MUTANTS = (
         "launch/mig.sh",
         'wait "$one" || code=$?',
         'wait "$one" || true',
-        one("launch/launch_mig", "test_all_hosts_of_a_slice_begin_end_or_go_on_together"),
+        one("launch/launch_hosts", "test_several_hosts_end_or_go_on_together"),
     ),
     Mutant(
         "a_template_is_of_an_earlier_launch",

@@ -7,7 +7,19 @@ import subprocess
 import time
 
 import pytest
-from launch_cloud import BUCKET, CODE, CODES, EACH, LAUNCH, SAVES, TPU, TRAIN, lines, wait_for
+from launch_cloud import (
+    BUCKET,
+    CODE,
+    CODES,
+    EACH,
+    LAUNCH,
+    READY,
+    SAVES,
+    TPU,
+    TRAIN,
+    lines,
+    wait_for,
+)
 
 
 @pytest.mark.parametrize(
@@ -18,36 +30,30 @@ from launch_cloud import BUCKET, CODE, CODES, EACH, LAUNCH, SAVES, TPU, TRAIN, l
         # first only.
         ([[42, 0], [-9, 0]], 2, 0),
         ([[-9, 0], [42, 0]], 2, 0),
-        ([[42, 0], [42, 0]], 2, 0),
-        # One has a reason that will not go away, the others only know that it is gone.
+        # One has a reason that will not go away, the other one only knows that it is gone.
         ([[42], [2]], 1, 2),
         ([[42], [130]], 1, 130),
-        ([[-9], [1]], 1, 1),
-        ([[3], [3]], 1, 3),
+        # Killed at every start.
+        ([5 * [-9], 5 * [42]], 5, 137),
     ],
 )
-@pytest.mark.parametrize("script", ["tpu_vm.sh", "queued_resource.sh"])
-def test_several_hosts_end_or_go_on_together(cloud, script, codes, rounds, end):
-    one_slice = script == "tpu_vm.sh"
-    names = ["host0-0", "host0-1"] if one_slice else ["host0-0", "host1-0"]
+@pytest.mark.parametrize(
+    "script, words, second",
+    [
+        ("tpu_vm.sh", ["--accelerator=v4-16"], "host0-1"),
+        ("queued_resource.sh", ["--slices=2"], "host1-0"),
+        ("mig.sh", ["--accelerator=v5p-16", "--project=p"], "host0-1"),
+    ],
+)
+def test_several_hosts_end_or_go_on_together(cloud, script, words, second, codes, rounds, end):
+    """The stubs reach all hosts only with the flags for it."""
+    names = ["host0-0", second]
     for name, each in zip(names, codes, strict=True):
         cloud.trainer(cloud.folder / name, EACH.format(host=name, codes=each))
-    cloud.answers(["READY" if one_slice else "ACTIVE"], [])
-    several = ["--accelerator=v4-16"] if one_slice else ["--slices=2"]
-    done = cloud.run(script, *TPU, *several, "--", *BUCKET)
+    cloud.answers([READY[script]], [])
+    done = cloud.run(script, *TPU, *words, "--", *BUCKET)
     assert done.returncode == end, done.stderr
     assert sorted(cloud.heard()) == sorted(names * rounds)
-    for call in cloud.calls():
-        if call["argv"][4] in ("ssh", "scp"):
-            assert "--worker=all" in call["argv"]
-            assert one_slice or {"--node=all", "--batch-size=all"} < set(call["argv"])
-
-
-def test_a_launch_whose_trainer_is_killed_at_every_start_ends(cloud):
-    for name, codes in {"host0-0": 5 * [-9], "host0-1": 5 * [42]}.items():
-        cloud.trainer(cloud.folder / name, EACH.format(host=name, codes=codes))
-    cloud.answers(["READY"], [])
-    assert cloud.run("tpu_vm.sh", *TPU, "--accelerator=v4-16", "--", *BUCKET).returncode == 137
 
 
 def test_a_host_that_does_not_start_ends_the_others_wait(cloud):
@@ -71,8 +77,6 @@ def test_a_host_that_does_not_start_ends_the_others_wait(cloud):
     "option, codes, deleted",
     [
         ("--autodelete=any", 5 * [-9], True),
-        ("--autodelete=any", [130], True),
-        ("--autodelete=any", [2], True),
         ("--autodelete", [2], False),
         ("--autodelete", [0], True),
     ],
@@ -135,9 +139,7 @@ def test_the_boot_script_brings_its_own_arguments_and_becomes_a_service(cloud):
 @pytest.mark.parametrize(
     "codes, words, end",
     [
-        ([0], [], 0),
         ([42, 42, 0], [], 0),
-        ([3], [], 3),
         ([130], [], 130),
         # A killed trainer runs again, but not for ever.
         ([-9, 42, -6, 1], [], 1),
@@ -156,10 +158,7 @@ def test_startup_runs_again_on_42_and_after_a_kill_and_ends_with_any_other_code(
     assert (cloud.home / "xlnet_jax.pid.code").read_text() == f"{end}\n"
 
 
-@pytest.mark.parametrize(
-    "signals", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM, signal.SIGINT]]
-)
-def test_startup_forwards_sigterm_once_and_waits_for_the_save(cloud, signals):
+def test_startup_forwards_sigterm_once_and_waits_for_the_save(cloud):
     cloud.trainer(cloud.home, SAVES)
     words = [LAUNCH / "startup.sh", *CODE, "--pause=0", "--", *TRAIN]
     with subprocess.Popen(
@@ -167,7 +166,7 @@ def test_startup_forwards_sigterm_once_and_waits_for_the_save(cloud, signals):
     ) as process:
         wait_for(cloud.folder / "up")
         assert int((cloud.home / "xlnet_jax.pid").read_text()) == process.pid
-        for number in signals:
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
             process.send_signal(number)
             time.sleep(0.1)
         out, _ = process.communicate(timeout=30)
@@ -240,23 +239,11 @@ def test_a_host_that_the_doctor_refuses_three_times_does_not_train(cloud):
         assert (cloud.folder / "up").exists() == (code == 0)
 
 
-def test_startup_installs_the_commit_once_with_constraints_and_tpu(cloud):
-    shown = cloud.run(
-        "startup.sh", *CODE, "--device=/dev/sdb", "--mount=/mnt/no such", "--dry-run", "--", *TRAIN
-    )
-    assert shown.returncode == 0 and not list(cloud.home.iterdir())
-    commands = lines(shown.stdout)
+def test_startup_installs_the_commit_once(cloud):
+    """`test_launch_golden.py` has the commands. Here stubs write down what they are asked."""
+    assert cloud.run("startup.sh", *CODE, "--dry-run", "--", *TRAIN).returncode == 0
+    assert not list(cloud.home.iterdir())
     home = cloud.home / "xlnet_jax"
-    assert commands[0] == ["sudo", "mkdir", "-p", "/mnt/no such"]
-    fetch = next(command for command in commands if "fetch" in command)
-    assert "https://example.org/it.git" in fetch
-    assert ["git", "-C", str(home), "checkout", "--quiet", "--force", "abcdef1"] in commands
-    install = next(command for command in commands if f"--editable={home}[tpu]" in command)
-    assert f"--constraint={home}/constraints.txt" in install
-    checked = ["doctor", "--workdir=/mnt/xlnet/run", "--corpus=/mnt/xlnet/it's a"]
-    assert commands[-2] == [str(home / ".venv/bin/xlnet-jax"), *checked]
-    assert commands[-1] == [str(home / ".venv/bin/xlnet-jax"), *TRAIN]
-    # For true, with stubs that write down what they are asked.
     cloud.tools(
         {name: f'echo {name} "$@" >>{cloud.folder}/asked' for name in ("git", "python3", "sudo")}
     )

@@ -75,7 +75,6 @@ class Slurm:
             "PATH": f"/usr/sbin:{os.environ['PATH']}",
             "SLURM_CONF": str(folder / "slurm.conf"),
             "XLNET_JAX": f"{sys.executable} -m xlnet_jax",
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         }
         self.daemon("slurmctld", "-D")
         for node in NODES:

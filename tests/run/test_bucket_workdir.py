@@ -81,12 +81,8 @@ def test_killed_in_the_middle_of_a_save_it_ends_as_on_disk(bucket, tmp_path, pyt
     process = start(*train_words(RUN), job="job")
     wait_until(bucket.refusals.total, process)
     twelve = b'"step": 12'
-    wait_until(
-        lambda: any(
-            "metrics" in key and twelve in bucket.objects[key] for key in list(bucket.objects)
-        ),
-        process,
-    )
+    path = "bucket/run/metrics/000000000001.jsonl"
+    wait_until(lambda: twelve in bucket.objects.get(path, b""), process)
     _, err = finish(start(*train_words(RUN)), 2)
     assert f"xlnet-jax train: {RUN}: another training runs here (process {process.pid} on " in err
     process.send_signal(signal.SIGKILL)
@@ -102,7 +98,7 @@ def test_killed_in_the_middle_of_a_save_it_ends_as_on_disk(bucket, tmp_path, pyt
     )
     assert "compilation cache: hit" in err
     assert json.loads(out)["step"] == STEPS and result(RUN) == result(disk)
-    assert len(shared.steps(RUN)) == STEPS and [line["step"] for line in runs(bucket)] == [0, 4]
+    assert [line["step"] for line in read_jsonl(f"{RUN}/runs.jsonl")] == [0, 4]
     assert "bucket/run/lock.json" not in bucket.objects
     cache = f"--config.log.compilation_cache={RUN}/compilation_cache"
     scored = [
@@ -117,10 +113,6 @@ def test_killed_in_the_middle_of_a_save_it_ends_as_on_disk(bucket, tmp_path, pyt
     finish(start("export", f"--workdir={RUN}", f"--output={exported[0]}"))
     assert command("export", f"--workdir={disk}", f"--output={exported[1]}") == 0
     assert data_fixtures.contents(exported[0]) == data_fixtures.contents(exported[1])
-
-
-def runs(server):
-    return [json.loads(line) for line in server.objects["bucket/run/runs.jsonl"].splitlines()]
 
 
 # In this process
@@ -153,10 +145,8 @@ def test_a_bucket_that_goes_away_in_the_middle(bucket, words, monkeypatch, capfd
     said = capfd.readouterr().err
     assert "Traceback" not in said
     end = said.splitlines()[-1]
-    assert (
-        end.startswith(f"xlnet-jax train: the metrics up to step 8: {RUN}/")
-        and "run the same command" in end
-    )
+    assert end.startswith(f"xlnet-jax train: the metrics up to step 8: {RUN}/")
+    assert "run the same command" in end
     bucket.down = False
     # It answers with errors, but for a short time.
     monkeypatch.setattr(
@@ -218,10 +208,7 @@ def test_what_tensorstore_says(bucket, status, expected):
 def test_other_addresses_and_empty_ones(bucket, capsys):
     for place in ("s3://bucket/run", "gs://"):
         assert command(*train_words(place)) == 2
-        assert (
-            f"{place}: not gs://BUCKET/...; name such an address or a folder"
-            in capsys.readouterr().err
-        )
+        assert f"{place}: not gs://BUCKET/..." in capsys.readouterr().err
     assert command("evaluate", "--workdir=gs://bucket/nothing") == 2
     assert "gs://bucket/nothing: no config.json" in capsys.readouterr().err
 
@@ -354,7 +341,7 @@ def test_lines_in_parts(bucket, monkeypatch):
     writer.write("metrics", {"step": 101, "loss": 0.0})
     parts = sorted(key for key in bucket.objects if "/metrics/" in key)
     sizes = [len(bucket.objects[key]) for key in parts]
-    assert len(sizes) == 4 and all(1000 <= size < 1100 for size in sizes[:-1]) and sizes[-1] < 1100
+    assert len(sizes) == 4 and min(sizes[:-1]) >= 1000 and max(sizes) < 1100
     # Not flushed before it was killed: as on disk.
     assert [line["step"] for line in read_jsonl(path)] == list(range(1, 101))
     for step in (100, 60, int(parts[2][-10:-6]), int(parts[1][-10:-6]) - 1, 1):
