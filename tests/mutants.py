@@ -2213,8 +2213,8 @@ MUTANTS = (
         "[[ $capacity != flex-start ]] || time_is_over",
         "true",
         one(
-            "launch/launch_mig",
-            "test_flex_start_whose_time_is_over_ends_with_a_sentence_and_leaves_nothing",
+            "launch/launch_tpu",
+            "test_a_machine_is_asked_for_waited_for_and_replaced_where_that_is_allowed",
         ),
     ),
     Mutant(

@@ -8,7 +8,7 @@ import re
 import subprocess
 
 import pytest
-from launch_cloud import LAUNCH, ROOT
+from launch_cloud import LAUNCH, ROOT, check_refused
 
 TRAIN = (
     "train --config=configs/xlnet_large.py --workdir=gs://my-bucket/run "
@@ -161,7 +161,4 @@ def test_the_image_is_built_of_the_commit_alone_and_pushed(cloud):
         (["--repository=docker.io/me"], "docker.io"),
         ([*words, "--commit=nix"], "nix"),
     ):
-        refused = cloud.run("image.sh", *wrong)
-        assert (
-            refused.returncode == 2 and refused.stderr.count("\n") == 1 and said in refused.stderr
-        )
+        check_refused(cloud.run("image.sh", *wrong), said)

@@ -1,17 +1,9 @@
-"""mig.sh: one slice of Compute Engine from its policy, template and group to the last exit code."""
+"""mig.sh: the policy, the template and the group of one slice of Compute Engine."""
 
 import pytest
-from launch_cloud import BUCKET, ERRORS, MIG, lines
+from launch_cloud import BUCKET, MIG, lines
 
 WAITS = "CREATING HOST_STOCKOUT"
-
-
-def flags(cloud, kind: str) -> dict[str, str]:
-    """Of the only command that creates a template, a policy or a group."""
-    (found,) = [
-        call["argv"] for call in cloud.calls() if kind in call["argv"] and "create" in call["argv"]
-    ]
-    return dict(word.partition("=")[::2] for word in found if word.startswith("--"))
 
 
 @pytest.mark.parametrize(
@@ -62,55 +54,6 @@ def test_while_there_is_no_capacity_it_waits_and_a_group_that_gives_up_is_made_a
     assert did == [*create, *delete, *create, "scp", "ssh", *delete]
     assert done.stderr.count("no hosts: ZONE_RESOURCE_POOL_EXHAUSTED") == 3
     assert done.stderr.count("next try in") == 4
-
-
-@pytest.mark.parametrize("gone", ["TERMINATED", "SUSPENDED"])
-def test_hosts_that_are_gone_are_replaced_when_asked(cloud, gone):
-    cloud.answers(["RUNNING", gone], [255])
-    done = cloud.run("mig.sh", *MIG, "--capacity=spot", "--", *BUCKET)
-    assert (
-        done.returncode == 1
-        and "--recreate creates it again" in done.stderr
-        and "delete" not in cloud.commands()
-    )
-    cloud.answers(["RUNNING", gone, gone, "absent", "RUNNING"], [255, 0])
-    done = cloud.run("mig.sh", *MIG, "--capacity=spot", "--recreate", "--", *BUCKET)
-    assert done.returncode == 0 and "1 preemptions" in done.stderr
-    assert flags(cloud, "instance-templates")["--provisioning-model"] == "SPOT"
-    assert cloud.commands()[-4:] == ["create", "describe", "scp", "ssh"]
-
-
-@pytest.mark.parametrize("end", ["EMPTY", "STOPPING"])
-def test_flex_start_whose_time_is_over_ends_with_a_sentence_and_leaves_nothing(cloud, end):
-    # What follows is there for a launch that would ask again.
-    cloud.answers(["absent", "EMPTY", "RUNNING", end, end, "absent", "RUNNING"], [255, 0])
-    words = ["--capacity=flex-start", "--max-run-duration=3d", "--recreate"]
-    done = cloud.run("mig.sh", *MIG, *words, "--", *BUCKET)
-    assert (
-        done.returncode == 1 and "its flex-start time of 3d is over" in done.stderr.splitlines()[-1]
-    )
-    assert cloud.commands()[-3:] == ["delete"] * 3 and cloud.commands().count("create") == 2
-    asked = flags(cloud, "instance-templates")
-    assert (asked["--provisioning-model"], asked["--max-run-duration"]) == ("FLEX_START", "3d")
-    # Another launch finds the group at its end.
-    cloud.answers(["EMPTY", "absent", "RUNNING"], [0])
-    assert (
-        "time of 3d is over"
-        in cloud.run("mig.sh", *MIG, *words, "--", *BUCKET).stderr.splitlines()[-1]
-    )
-
-
-def test_what_does_not_pass_ends_the_script(cloud):
-    for states, failing, said in (
-        (["ROLE"], [], ERRORS["ROLE"]),
-        (["absent"], ["GROUP_MISSING"], "was not found"),
-        (["CREATING HOST_QUOTA"], [], "xlnet has no hosts and was deleted: QUOTA_EXCEEDED"),
-    ):
-        cloud.answers(states, [])
-        cloud.fails(create=failing)
-        done = cloud.run("mig.sh", *MIG, "--recreate", "--", *BUCKET)
-        assert done.returncode == 1 and said in done.stderr.splitlines()[-1]
-    assert cloud.commands() == ["describe", "describe", "create", "describe", *["delete"] * 3]
 
 
 def test_what_an_earlier_launch_has_left_is_replaced(cloud):

@@ -177,6 +177,7 @@ def test_a_newcomer_runs_the_commands_of_his_route_in_their_order_and_leaves_not
     [
         "xlnet-jax compile --config=c --topologie=v6e:8x8",
         "launch/gek.sh --name=x",
+        "gcloud compute tpus tpu-vm create x --zone=z --acelerator-type=v6e-8",
         "sbatch --node=2 launch/slurm.sbatch train --config=c --workdir=w",
     ],
 )

@@ -38,6 +38,10 @@ def fails(times, error):
     return action, attempts
 
 
+def steps_of(*names):
+    return [line["step"] for line in read_jsonl(*map(str, names))]
+
+
 def os_error(number):
     return OSError(number, os.strerror(number), "metrics.jsonl")
 
@@ -151,10 +155,10 @@ def test_lines_that_a_full_disk_took_half_of_are_neither_lost_nor_doubled(
         lines.append(to_line({"step": step}), step)
     with pytest.raises(OSError, match="No space left"):
         lines.flush()
-    assert [line["step"] for line in read_jsonl(path)][:1] == [1]
+    assert steps_of(path)[:1] == [1]
     Full.room = 10**6
     lines.flush()
-    assert [line["step"] for line in read_jsonl(path)] == list(range(1, 9))
+    assert steps_of(path) == [*range(1, 9)]
 
 
 @pytest.fixture
@@ -181,9 +185,7 @@ def test_a_run_lives_through_a_disk_that_refuses_for_a_while(
     monkeypatch.setattr(owner, where, refuses)
     train(settings(), str(tmp_path), stop_at=8)
     assert left == [0] and caplog.text.count("trying again") == 3
-    assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(
-        range(1, 9)
-    )
+    assert steps_of(tmp_path, "metrics.jsonl") == [*range(1, 9)]
     with Checkpoints(str(tmp_path)) as checkpoints:
         assert checkpoints.steps()[0] == 8
 
@@ -195,11 +197,7 @@ def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd, monkeypatch,
     """
     if not translated:
         monkeypatch.setattr(files, "_WRITE_ERRORS", ())
-    trees = {
-        "params": {
-            str(number): jax.random.normal(jax.random.key(number), (64, 64)) for number in range(8)
-        }
-    }
+    trees = {"params": {"x": jax.random.normal(jax.random.key(0), (64, 64))}}
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     attempts = []
 
@@ -280,9 +278,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is
         train(settings(io_deadline_seconds=1), str(tmp_path), stop_at=20)
     monkeypatch.setattr(Checkpoints, "save", save)
     assert train(settings(), str(tmp_path), stop_at=12)["step"] == 12
-    assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(
-        range(1, 13)
-    )
+    assert steps_of(tmp_path, "metrics.jsonl") == [*range(1, 13)]
 
 
 @pytest.mark.parametrize("raised", [None, BadInput("the metrics up to step 2: no room")])
