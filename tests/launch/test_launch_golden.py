@@ -38,7 +38,14 @@ TABLES = {
     ),
     "mig.sh": (
         f"{TPUS} --project=my-project --dry-run",
-        ["--accelerator=v6e-256", "--accelerator=tpu7x-128"],
+        # One host, the most compact shape of cubes, and another shape.
+        [
+            "--accelerator=v6e-256",
+            "--accelerator=v6e-8",
+            "--accelerator=v5p-1536",
+            "--accelerator=v5p-4x4x32",
+            "--accelerator=tpu7x-128",
+        ],
         FOUR,
     ),
     "gke.sh": (

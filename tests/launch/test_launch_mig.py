@@ -1,34 +1,8 @@
-"""mig.sh: the policy, the template and the group of one slice of Compute Engine."""
+"""mig.sh: what it does with the policy, the template and the group of a slice."""
 
-import pytest
-from launch_cloud import BUCKET, MIG, lines
+from launch_cloud import BUCKET, MIG
 
 WAITS = "CREATING HOST_STOCKOUT"
-
-
-@pytest.mark.parametrize(
-    "accelerator, machine, hosts, shape",
-    [
-        ("v6e-8", "ct6e-standard-8t", "1", ""),
-        ("v6e-256", "ct6e-standard-4t", "64", "16x16"),
-        ("v5p-1536", "ct5p-hightpu-4t", "192", "8x8x12"),
-        ("v5p-4x4x32", "ct5p-hightpu-4t", "128", "4x4x32"),
-    ],
-)
-def test_a_type_is_a_machine_a_number_of_hosts_and_the_most_compact_shape(
-    cloud, accelerator, machine, hosts, shape
-):
-    shown = lines(
-        cloud.run("mig.sh", *MIG, f"--accelerator={accelerator}", "--dry-run", "--", *BUCKET).stdout
-    )
-    (template,) = [command for command in shown if command[2] == "instance-templates"]
-    (group,) = [command for command in shown if command[4] == "create" and "managed" in command]
-    policies = [
-        word for command in shown for word in command if word.startswith("--accelerator-topology=")
-    ]
-    assert f"--machine-type={machine}" in template and f"--size={hosts}" in group
-    assert policies == [f"--accelerator-topology={shape}"] * bool(shape)
-    assert ("--target-size-policy-mode=bulk" in group) == bool(shape)
 
 
 def test_while_there_is_no_capacity_it_waits_and_a_group_that_gives_up_is_made_again(cloud):

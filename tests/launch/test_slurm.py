@@ -112,16 +112,11 @@ class Slurm:
             *shared.train_words(workdir, *words),
             f"--config.log.compilation_cache={self.folder}/cache",
         )
-        batch = [f"--chdir={tiny.ROOT}", f"--output={self.log}", *options, "launch/slurm.sbatch"]
-        done = subprocess.run(
-            ["sbatch", "--parsable", *batch, *words],
-            cwd=tiny.ROOT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        batch = [f"--chdir={tiny.ROOT}", f"--output={self.log}", *options]
+        program = f"{tiny.ROOT}/launch/slurm.sbatch"
+        job = self.ask("sbatch", "--parsable", *batch, program, *words).strip()
+        assert job, "sbatch refuses"
+        return job
 
     def state(self, job: str) -> str:
         """Such as `COMPLETED 0:0`, the exit code and the signal."""
