@@ -86,8 +86,8 @@ def test_after_any_last_code_a_booted_machine_deletes_itself_if_that_is_asked_fo
     # When it is to go, the disk is full at the end, and the first deletion fails.
     cloud.answers(["absent", "READY"], [])
     assert cloud.run("tpu_vm.sh", *TPU, "--boot", option, "--", *BUCKET).returncode == 0
-    script = cloud.calls()[1]["metadata"]["startup-script"]
-    words = lines(script.partition("set -- --boot ")[2])[0]
+    script = cloud.calls()[1]["metadata"]["startup-script"].splitlines()
+    (words,) = lines(script[1].partition("set -- --boot ")[2])
     asked = cloud.folder / "asked"
     cloud.tools({"sleep": "", "gcloud": f'echo "$*" >>{asked}\n(($(grep -c "" {asked}) > 1))'})
     full = f"os.makedirs({str(cloud.home / 'xlnet_jax.pid.code')!r}, exist_ok=True)\n"
