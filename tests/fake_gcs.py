@@ -46,8 +46,8 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, port: int = 0):
-        super().__init__(("127.0.0.1", port), _Handler)
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.objects: dict[str, bytes] = {}
         self.generations: dict[str, int] = {}
@@ -100,13 +100,13 @@ _FSSPEC = {"token": "anon"}
 
 
 @contextlib.contextmanager
-def serve(port: int = 0) -> Iterator[Server]:
+def serve() -> Iterator[Server]:
     """Runs a server, and has epath and ArrayRecord of this process use it. gcsfs retries, without
     waiting.
     """
     from etils.epath import backend
 
-    server = Server(port)
+    server = Server()
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     with unittest.mock.patch.dict(os.environ, server.environment()):
         import fsspec

@@ -2210,8 +2210,8 @@ MUTANTS = (
         "[[ $capacity != flex-start ]] || time_is_over",
         "true",
         one(
-            "launch/launch_mig",
-            "test_flex_start_whose_time_is_over_ends_with_a_sentence_and_leaves_nothing",
+            "launch/launch_tpu",
+            "test_a_machine_is_asked_for_waited_for_and_replaced_where_that_is_allowed",
         ),
     ),
     Mutant(
@@ -2219,7 +2219,7 @@ MUTANTS = (
         "launch/mig.sh",
         'wait "$one" || code=$?',
         'wait "$one" || true',
-        one("launch/launch_mig", "test_all_hosts_of_a_slice_begin_end_or_go_on_together"),
+        one("launch/launch_hosts", "test_several_hosts_end_or_go_on_together"),
     ),
     Mutant(
         "a_template_is_of_an_earlier_launch",

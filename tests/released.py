@@ -47,8 +47,6 @@ def tensorflow_shapes(
         shapes |= {
             f"{at}/ff/layer_1/kernel": (d_model, d_inner),
             f"{at}/ff/layer_1/bias": (d_inner,),
-        }
-        shapes |= {
             f"{at}/ff/layer_2/kernel": (d_inner, d_model),
             f"{at}/ff/layer_2/bias": (d_model,),
         }

@@ -52,14 +52,6 @@ COMPLETE = {
 }
 READY = {"tpu_vm.sh": "READY", "queued_resource.sh": "ACTIVE", "mig.sh": "RUNNING"}
 
-ERRORS = dict(
-    line.split(" ", 1)
-    for line in (ROOT / "tests" / "launch" / "reference" / "gcloud_errors.txt")
-    .read_text()
-    .splitlines()
-    if not line.startswith("#")
-)
-
 # Says how it was called and ends with the next of these codes.
 
 CODES = """
@@ -121,7 +113,7 @@ class Cloud:
         (self.folder / "codes.json").write_text(json.dumps(codes))
 
     def fails(self, **errors: list[str | None]) -> None:
-        """Names of ERRORS for the next calls of a command."""
+        """Names of `tables.ERRORS` for the next calls of a command."""
         for command, names in errors.items():
             (self.folder / f"{command}.json").write_text(json.dumps(names))
 
@@ -137,16 +129,13 @@ class Cloud:
             timeout=timeout,
         )
 
-    def stub(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command, in the checkout."""
-        return subprocess.run(
-            argv,
-            cwd=ROOT,
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """startup.sh, which goes on beside the test."""
+        return subprocess.Popen(
+            [LAUNCH / "startup.sh", *CODE, *words, "--", *TRAIN],
             env=self.environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
             text=True,
-            input="",
-            timeout=60,
         )
 
     def calls(self) -> list[dict]:
@@ -188,6 +177,12 @@ class Cloud:
     def heard(self) -> list[str]:
         path = self.folder / "heard"
         return path.read_text().splitlines() if path.exists() else []
+
+
+def check_refused(done: subprocess.CompletedProcess[str], said: str) -> None:
+    """It has ended with 2 and one line."""
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert said in done.stderr
 
 
 def lines(text: str) -> list[list[str]]:

@@ -36,6 +36,10 @@ def lines_of(name: str) -> list[str]:
     ]
 
 
+ERRORS = dict(line.split(" ", 1) for line in lines_of("gcloud_errors"))
+"""Of gcloud, by name."""
+
+
 def parse(argv: list[str]) -> Call:
     """Raises Refused if the tool refuses the command line, or if there is no table of the
     command.

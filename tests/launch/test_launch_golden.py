@@ -8,7 +8,7 @@ import re
 import subprocess
 
 import pytest
-from launch_cloud import LAUNCH, ROOT
+from launch_cloud import LAUNCH, ROOT, check_refused
 
 TRAIN = (
     "train --config=configs/xlnet_large.py --workdir=gs://my-bucket/run "
@@ -23,7 +23,7 @@ REPOSITORY = "us-east5-docker.pkg.dev/my-project/xlnet"
 IMAGE = f"--name=xlnet --image={REPOSITORY}/xlnet_jax:abcdef1"
 POOL = f"{IMAGE} --accelerator=tpu-v6e-slice --topology=8x8 --chips=4"
 TPUS = f"--name=xlnet --zone=us-east5-b {CODE}"
-# Words that all rows of a table have, the slices, and the kinds of capacity.
+# Words that all rows of a table have, the slices, and the kinds of capacity for the first slice.
 FOUR = ["on-demand", "spot", "flex-start", "reservation=mine"]
 TABLES = {
     "tpu_vm.sh": (
@@ -33,39 +33,33 @@ TABLES = {
     ),
     "queued_resource.sh": (
         f"{TPUS} --dry-run",
-        [
-            "--accelerator=v5litepod-256",
-            "--accelerator=v6e-256",
-            "--accelerator=v6e-256 --slices=4",
-            "--accelerator=v5p-1024",
-        ],
+        ["--accelerator=v5litepod-256", "--accelerator=v6e-256 --slices=4"],
         [*FOUR, "calendar=mine"],
     ),
     "mig.sh": (
         f"{TPUS} --project=my-project --dry-run",
-        ["--accelerator=v6e-256", "--accelerator=v5p-1024", "--accelerator=tpu7x-128"],
+        # One host, the most compact shape of cubes, and another shape.
+        [
+            "--accelerator=v6e-256",
+            "--accelerator=v6e-8",
+            "--accelerator=v5p-1536",
+            "--accelerator=v5p-4x4x32",
+            "--accelerator=tpu7x-128",
+        ],
         FOUR,
     ),
     "gke.sh": (
         f"{IMAGE} --chips=4 --print",
         [
             "--accelerator=tpu-v5-lite-podslice --topology=16x16",
-            "--accelerator=tpu-v6e-slice --topology=16x16",
             "--accelerator=tpu-v6e-slice --topology=16x16 --slices=4",
-            "--accelerator=tpu-v5p-slice --topology=8x8x8",
             "--accelerator=tpu7x --topology=4x4x4",
         ],
         FOUR,
     ),
     "xpk.sh": (
         f"{IMAGE} --cluster=tpus --dry-run",
-        [
-            "--tpu-type=v5litepod-256",
-            "--tpu-type=v6e-256",
-            "--tpu-type=v6e-256 --slices=4",
-            "--tpu-type=v5p-1024",
-            "--tpu-type=tpu7x-128",
-        ],
+        ["--tpu-type=v5litepod-256", "--tpu-type=v6e-256 --slices=4"],
         FOUR,
     ),
 }
@@ -138,7 +132,8 @@ def test_what_a_script_shows_before_it_does_it_is_what_the_file_has(cloud, scrip
     )
     same, slices, capacities = TABLES.get(script, ("", [], []))
     first = ""
-    for row in [f"{kind} --capacity={capacity}" for kind in slices for capacity in capacities]:
+    rows = [f"{slices[0]} --capacity={capacity}" for capacity in capacities]
+    for row in rows + slices[1:]:
         output = shown_by(cloud, script, f"{same} {row} -- {TRAIN}")
         if first:
             shown += f"$ ... {row}\n{differences(first, output)}\n"
@@ -163,19 +158,14 @@ def test_the_image_is_built_of_the_commit_alone_and_pushed(cloud):
     assert done.returncode == 0, done.stderr
     login, build = cloud.calls()
     assert login["argv"][:3] == ["gcloud", "auth", "configure-docker"]
-    assert {"--push", "--platform=linux/amd64", f"--tag={done.stdout.strip()}"} < set(build["argv"])
+    assert f"--tag={done.stdout.strip()}" in build["argv"]
     assert {"launch/Dockerfile", "constraints.txt", "xlnet_jax/cli.py"} < set(build["context"])
+    assert not any(".git/" in name for name in build["context"])
     # A digest is one image for ever; a tag is another one from day to day.
     (base,) = re.findall("^FROM (.*)$", (LAUNCH / "Dockerfile").read_text(), re.MULTILINE)
     assert re.fullmatch(r"python:3\.12-slim@sha256:[0-9a-f]{64}", base)
-    assert "--file=launch/Dockerfile" in build["argv"] and not any(
-        ".git/" in name for name in build["context"]
-    )
     for wrong, said in (
         (["--repository=docker.io/me"], "docker.io"),
         ([*words, "--commit=nix"], "nix"),
     ):
-        refused = cloud.run("image.sh", *wrong)
-        assert (
-            refused.returncode == 2 and refused.stderr.count("\n") == 1 and said in refused.stderr
-        )
+        check_refused(cloud.run("image.sh", *wrong), said)

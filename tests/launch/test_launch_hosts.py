@@ -7,7 +7,18 @@ import subprocess
 import time
 
 import pytest
-from launch_cloud import BUCKET, CODE, CODES, EACH, LAUNCH, SAVES, TPU, TRAIN, lines, wait_for
+from launch_cloud import (
+    BUCKET,
+    CODE,
+    CODES,
+    EACH,
+    READY,
+    SAVES,
+    TPU,
+    TRAIN,
+    lines,
+    wait_for,
+)
 
 
 @pytest.mark.parametrize(
@@ -18,36 +29,30 @@ from launch_cloud import BUCKET, CODE, CODES, EACH, LAUNCH, SAVES, TPU, TRAIN, l
         # first only.
         ([[42, 0], [-9, 0]], 2, 0),
         ([[-9, 0], [42, 0]], 2, 0),
-        ([[42, 0], [42, 0]], 2, 0),
-        # One has a reason that will not go away, the others only know that it is gone.
+        # One has a reason that will not go away, the other one only knows that it is gone.
         ([[42], [2]], 1, 2),
         ([[42], [130]], 1, 130),
-        ([[-9], [1]], 1, 1),
-        ([[3], [3]], 1, 3),
+        # Killed at every start.
+        ([5 * [-9], 5 * [42]], 5, 137),
     ],
 )
-@pytest.mark.parametrize("script", ["tpu_vm.sh", "queued_resource.sh"])
-def test_several_hosts_end_or_go_on_together(cloud, script, codes, rounds, end):
-    one_slice = script == "tpu_vm.sh"
-    names = ["host0-0", "host0-1"] if one_slice else ["host0-0", "host1-0"]
+@pytest.mark.parametrize(
+    "script, words, second",
+    [
+        ("tpu_vm.sh", ["--accelerator=v4-16"], "host0-1"),
+        ("queued_resource.sh", ["--slices=2"], "host1-0"),
+        ("mig.sh", ["--accelerator=v5p-16", "--project=p"], "host0-1"),
+    ],
+)
+def test_several_hosts_end_or_go_on_together(cloud, script, words, second, codes, rounds, end):
+    """The stubs reach all hosts only with the flags for it."""
+    names = ["host0-0", second]
     for name, each in zip(names, codes, strict=True):
         cloud.trainer(cloud.folder / name, EACH.format(host=name, codes=each))
-    cloud.answers(["READY" if one_slice else "ACTIVE"], [])
-    several = ["--accelerator=v4-16"] if one_slice else ["--slices=2"]
-    done = cloud.run(script, *TPU, *several, "--", *BUCKET)
+    cloud.answers([READY[script]], [])
+    done = cloud.run(script, *TPU, *words, "--", *BUCKET)
     assert done.returncode == end, done.stderr
     assert sorted(cloud.heard()) == sorted(names * rounds)
-    for call in cloud.calls():
-        if call["argv"][4] in ("ssh", "scp"):
-            assert "--worker=all" in call["argv"]
-            assert one_slice or {"--node=all", "--batch-size=all"} < set(call["argv"])
-
-
-def test_a_launch_whose_trainer_is_killed_at_every_start_ends(cloud):
-    for name, codes in {"host0-0": 5 * [-9], "host0-1": 5 * [42]}.items():
-        cloud.trainer(cloud.folder / name, EACH.format(host=name, codes=codes))
-    cloud.answers(["READY"], [])
-    assert cloud.run("tpu_vm.sh", *TPU, "--accelerator=v4-16", "--", *BUCKET).returncode == 137
 
 
 def test_a_host_that_does_not_start_ends_the_others_wait(cloud):
@@ -71,8 +76,6 @@ def test_a_host_that_does_not_start_ends_the_others_wait(cloud):
     "option, codes, deleted",
     [
         ("--autodelete=any", 5 * [-9], True),
-        ("--autodelete=any", [130], True),
-        ("--autodelete=any", [2], True),
         ("--autodelete", [2], False),
         ("--autodelete", [0], True),
     ],
@@ -83,12 +86,8 @@ def test_after_any_last_code_a_booted_machine_deletes_itself_if_that_is_asked_fo
     # When it is to go, the disk is full at the end, and the first deletion fails.
     cloud.answers(["absent", "READY"], [])
     assert cloud.run("tpu_vm.sh", *TPU, "--boot", option, "--", *BUCKET).returncode == 0
-    boot = next(
-        line
-        for line in cloud.calls()[1]["metadata"]["startup-script"].splitlines()
-        if "set -- --boot" in line
-    )
-    words = lines(boot.partition("set -- --boot ")[2])[0]
+    script = cloud.calls()[1]["metadata"]["startup-script"].splitlines()
+    (words,) = lines(script[1].partition("set -- --boot ")[2])
     asked = cloud.folder / "asked"
     cloud.tools({"sleep": "", "gcloud": f'echo "$*" >>{asked}\n(($(grep -c "" {asked}) > 1))'})
     full = f"os.makedirs({str(cloud.home / 'xlnet_jax.pid.code')!r}, exist_ok=True)\n"
@@ -135,9 +134,7 @@ def test_the_boot_script_brings_its_own_arguments_and_becomes_a_service(cloud):
 @pytest.mark.parametrize(
     "codes, words, end",
     [
-        ([0], [], 0),
         ([42, 42, 0], [], 0),
-        ([3], [], 3),
         ([130], [], 130),
         # A killed trainer runs again, but not for ever.
         ([-9, 42, -6, 1], [], 1),
@@ -156,18 +153,12 @@ def test_startup_runs_again_on_42_and_after_a_kill_and_ends_with_any_other_code(
     assert (cloud.home / "xlnet_jax.pid.code").read_text() == f"{end}\n"
 
 
-@pytest.mark.parametrize(
-    "signals", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM, signal.SIGINT]]
-)
-def test_startup_forwards_sigterm_once_and_waits_for_the_save(cloud, signals):
+def test_startup_forwards_sigterm_once_and_waits_for_the_save(cloud):
     cloud.trainer(cloud.home, SAVES)
-    words = [LAUNCH / "startup.sh", *CODE, "--pause=0", "--", *TRAIN]
-    with subprocess.Popen(
-        words, env=cloud.environment, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with cloud.start("--pause=0") as process:
         wait_for(cloud.folder / "up")
         assert int((cloud.home / "xlnet_jax.pid").read_text()) == process.pid
-        for number in signals:
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
             process.send_signal(number)
             time.sleep(0.1)
         out, _ = process.communicate(timeout=30)
@@ -177,15 +168,12 @@ def test_startup_forwards_sigterm_once_and_waits_for_the_save(cloud, signals):
 
 def test_a_stop_before_the_trainer_listens_or_between_two_runs_is_42(cloud):
     cloud.trainer(cloud.home, '(here / "up").touch()\ntime.sleep(30)')
-    words = [LAUNCH / "startup.sh", *CODE, "--pause=30", "--", *TRAIN]
-    with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.DEVNULL) as process:
+    with cloud.start("--pause=30") as process:
         wait_for(cloud.folder / "up")
         process.terminate()
         assert process.wait(30) == 42
     (cloud.home / "xlnet_jax" / ".venv" / "bin" / "xlnet-jax").write_text("#!/bin/bash\nexit 42\n")
-    with subprocess.Popen(
-        words, env=cloud.environment, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with cloud.start("--pause=30") as process:
         assert process.stdout is not None
         while "ended with 42" not in process.stdout.readline():
             pass
@@ -201,8 +189,7 @@ def test_a_broken_connection_does_not_stop_the_trainer(cloud):
         "    time.sleep(0.02)\n"
         '(here / "up").touch()',
     )
-    words = [LAUNCH / "startup.sh", *CODE, "--pause=0", "--", *TRAIN]
-    with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.PIPE) as process:
+    with cloud.start("--pause=0") as process:
         assert process.stdout is not None
         process.stdout.read(1)
         process.stdout.close()
@@ -213,19 +200,14 @@ def test_a_broken_connection_does_not_stop_the_trainer(cloud):
 def test_a_second_startup_follows_the_first_and_ends_as_it_does(cloud):
     body = '(here / "up").touch()\nwhile not (here / "over").exists():\n    time.sleep(0.02)\n'
     cloud.trainer(cloud.home, body + 'print("the last line", flush=True)\nsys.exit(3)')
-    words = [LAUNCH / "startup.sh", *CODE, "--", *TRAIN]
-    with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.DEVNULL) as first:
+    with cloud.start() as first:
         wait_for(cloud.folder / "up")
         (cloud.folder / "up").unlink()
         other = cloud.run("startup.sh", *CODE, "--", *TRAIN, "--config.train.steps=1")
         assert other.returncode == 2 and f"kill -TERM {first.pid}" in other.stderr
-        with subprocess.Popen(
-            words, env=cloud.environment, stdout=subprocess.PIPE, text=True
-        ) as second:
-            assert (
-                "following" in second.stdout.readline()
-                and "xlnet-jax train" in second.stdout.readline()
-            )
+        with cloud.start() as second:
+            assert "following" in second.stdout.readline()
+            assert "xlnet-jax train" in second.stdout.readline()
             (cloud.folder / "over").touch()
             out, _ = second.communicate(timeout=60)
         assert (second.returncode, first.wait(30)) == (3, 3)
@@ -240,23 +222,11 @@ def test_a_host_that_the_doctor_refuses_three_times_does_not_train(cloud):
         assert (cloud.folder / "up").exists() == (code == 0)
 
 
-def test_startup_installs_the_commit_once_with_constraints_and_tpu(cloud):
-    shown = cloud.run(
-        "startup.sh", *CODE, "--device=/dev/sdb", "--mount=/mnt/no such", "--dry-run", "--", *TRAIN
-    )
-    assert shown.returncode == 0 and not list(cloud.home.iterdir())
-    commands = lines(shown.stdout)
+def test_startup_installs_the_commit_once(cloud):
+    """`test_launch_golden.py` has the commands. Here stubs write down what they are asked."""
+    assert cloud.run("startup.sh", *CODE, "--dry-run", "--", *TRAIN).returncode == 0
+    assert not list(cloud.home.iterdir())
     home = cloud.home / "xlnet_jax"
-    assert commands[0] == ["sudo", "mkdir", "-p", "/mnt/no such"]
-    fetch = next(command for command in commands if "fetch" in command)
-    assert "https://example.org/it.git" in fetch
-    assert ["git", "-C", str(home), "checkout", "--quiet", "--force", "abcdef1"] in commands
-    install = next(command for command in commands if f"--editable={home}[tpu]" in command)
-    assert f"--constraint={home}/constraints.txt" in install
-    checked = ["doctor", "--workdir=/mnt/xlnet/run", "--corpus=/mnt/xlnet/it's a"]
-    assert commands[-2] == [str(home / ".venv/bin/xlnet-jax"), *checked]
-    assert commands[-1] == [str(home / ".venv/bin/xlnet-jax"), *TRAIN]
-    # For true, with stubs that write down what they are asked.
     cloud.tools(
         {name: f'echo {name} "$@" >>{cloud.folder}/asked' for name in ("git", "python3", "sudo")}
     )
@@ -275,24 +245,20 @@ def test_a_failed_fetch_or_pip_is_tried_again_and_ten_failures_are_one_line(clou
     fails = 'echo "$1" >>{0}\n(($(grep -c "" {0}) > 12))'.format(cloud.folder / "asked")
     cloud.tools(
         {
+            "curl": "exit 6",  # no metadata server: nobody else sleeps
             "git": f"[[ $1 == -C ]] || exit 0\n{fails}",
             "python3": fails,
-            "sleep": f'echo "sleep $1" >>{cloud.folder}/slept',
+            "sleep": f"echo $1 >>{cloud.folder}/slept",
         }
     )
     cloud.trainer(cloud.home, CODES.format(codes=[0]))
     (cloud.home / "xlnet_jax" / ".venv" / "installed-abcdef1").unlink()
     done = cloud.run("startup.sh", *CODE, "--", *TRAIN)
     assert done.returncode == 1 and "failed 10 times: git" in done.stdout.splitlines()[-1]
-    pauses = [
-        int(line.split()[1])
-        for line in (cloud.folder / "slept").read_text().splitlines()
-        if line != "sleep 60"
-    ]
-    lows = [5, 10, 20, 40, 80]
-    assert len(pauses) == 9 and all(
-        low <= pause <= 2 * low for low, pause in zip(lows, pauses, strict=False)
-    )
+    slept = (cloud.folder / "slept").read_text().split()
+    assert len(slept) == 9
+    for low, pause in zip((5, 10, 20, 40, 80), map(int, slept), strict=False):
+        assert low <= pause <= 2 * low
     done = cloud.run("startup.sh", *CODE, "--", *TRAIN)
     assert done.returncode == 0 and done.stdout.count("will try again") == 2
 
@@ -322,11 +288,8 @@ echo "$5" >>{cloud.folder}/heard"""
     assert done.returncode == 3 and done.stdout.count("no route; retrying every minute") == 1
     first, second = ((cloud.folder / f"sent-000{number}.log").read_text() for number in (0, 1))
     assert len(first) == 4 << 20 and "early" in first and "earlier" not in first
-    assert (
-        "the last line" in second
-        and second.endswith("ended with 3\n")
-        and done.stdout.endswith("then 3\n")
-    )
+    assert "the last line" in second and second.endswith("ended with 3\n")
+    assert done.stdout.endswith("then 3\n")
     host = os.uname().nodename
     assert all(line.startswith(f"gs://bucket/logs/{host}/2") for line in cloud.heard())
 
@@ -353,8 +316,7 @@ def test_a_killed_script_leaves_no_lock_behind(cloud):
     )
     cloud.trainer(cloud.home, number + "time.sleep(20)")
     cloud.tools({"curl": "exit 22"})
-    words = [LAUNCH / "startup.sh", *CODE, "--logs=gs://bucket/logs", "--", *TRAIN]
-    with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.DEVNULL) as process:
+    with cloud.start("--logs=gs://bucket/logs") as process:
         wait_for(cloud.folder / "up")
         process.kill()
     os.kill(int((cloud.folder / "up").read_text()), signal.SIGKILL)

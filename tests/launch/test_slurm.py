@@ -5,17 +5,18 @@ Requires Debian's `slurm-wlm`, 22.05 or later. Nodes have loopback addresses as 
 can find the others.
 """
 
+import contextlib
+import functools
 import getpass
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 import pytest
 import shared
@@ -54,6 +55,9 @@ MpiDefault=none
 """
 
 
+wait_for = functools.partial(shared.wait_until, seconds=600)
+
+
 class Slurm:
     """Two nodes of one CPU. Jobs train the tiny configuration."""
 
@@ -75,12 +79,11 @@ class Slurm:
             "PATH": f"/usr/sbin:{os.environ['PATH']}",
             "SLURM_CONF": str(folder / "slurm.conf"),
             "XLNET_JAX": f"{sys.executable} -m xlnet_jax",
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         }
         self.daemon("slurmctld", "-D")
         for node in NODES:
             self.daemon(f"slurmd{node}", "-D", "-N", node)
-        self.wait_for(lambda: self.ask("sinfo", "--noheader", "--format=%T %D").strip() == "idle 2")
+        wait_for(lambda: self.ask("sinfo", "--noheader", "--format=%T %D").strip() == "idle 2")
 
     def daemon(self, name: str, *words: str) -> None:
         with open(self.folder / f"{name}.log", "ab") as log:
@@ -91,7 +94,7 @@ class Slurm:
     def stop(self) -> None:
         # Ends every process of every job.
         self.ask("scancel", "--full", "--signal=KILL", f"--user={getpass.getuser()}")
-        self.wait_for(lambda: "R" not in self.ask("squeue", "--noheader", "--format=%t"))
+        wait_for(lambda: "R" not in self.ask("squeue", "--noheader", "--format=%t"))
         for daemon in reversed(self.daemons.values()):
             daemon.terminate()
             daemon.wait(30)
@@ -101,14 +104,6 @@ class Slurm:
             words, env=self.environment, capture_output=True, text=True, timeout=60
         ).stdout
 
-    def wait_for(self, condition: Callable[[], object], seconds: float = 600) -> None:
-        ends = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < ends, (
-                self.log.read_text() if self.log.exists() else "no node is ready"
-            )
-            time.sleep(0.05)
-
     def submit(
         self, workdir: pathlib.Path, *words: str, options: tuple[str, ...] = ("--nodes=2",)
     ) -> str:
@@ -117,50 +112,33 @@ class Slurm:
             *shared.train_words(workdir, *words),
             f"--config.log.compilation_cache={self.folder}/cache",
         )
-        batch = [f"--chdir={tiny.ROOT}", f"--output={self.log}", *options, "launch/slurm.sbatch"]
-        done = subprocess.run(
-            ["sbatch", "--parsable", *batch, *words],
-            cwd=tiny.ROOT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        batch = [f"--chdir={tiny.ROOT}", f"--output={self.log}", *options]
+        program = f"{tiny.ROOT}/launch/slurm.sbatch"
+        job = self.ask("sbatch", "--parsable", *batch, program, *words).strip()
+        assert job, "sbatch refuses"
+        return job
 
     def state(self, job: str) -> str:
         """Such as `COMPLETED 0:0`, the exit code and the signal."""
-        fields = dict(
-            word.split("=", 1)
-            for word in self.ask("scontrol", "show", "job", job).split()
-            if "=" in word
-        )
-        return f"{fields['JobState']} {fields['ExitCode']}"
+        shown = self.ask("scontrol", "show", "job", job)
+        return " ".join(re.findall(r"\b(?:JobState|ExitCode)=(\S+)", shown))
 
     def on_node(self, node: str, job: str) -> list[int]:
         """The processes of a job there."""
+        wanted = {
+            f"SLURM_CONF={self.environment['SLURM_CONF']}",
+            f"SLURM_JOB_ID={job}",
+            f"SLURMD_NODENAME={node}",
+        }
         found = []
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                own = dict(
-                    one.split("=", 1)
-                    for one in (folder / "environ").read_text().split("\0")
-                    if "=" in one
-                )
-            except (OSError, UnicodeDecodeError):
-                continue
-            mine = (
-                own.get("SLURM_CONF") == self.environment["SLURM_CONF"]
-                and own.get("SLURM_JOB_ID") == job
-            )
-            if mine and own.get("SLURMD_NODENAME") == node:
-                found.append(int(folder.name))
+            with contextlib.suppress(OSError):
+                if wanted <= {*(folder / "environ").read_text(errors="replace").split("\0")}:
+                    found.append(int(folder.name))
         return found
 
     def finish(self, job: str, end: str = "COMPLETED 0:0") -> None:
-        self.wait_for(
-            lambda: self.state(job).split()[0] not in ("PENDING", "RUNNING", "COMPLETING")
-        )
+        wait_for(lambda: self.state(job).split()[0] not in ("PENDING", "RUNNING", "COMPLETING"))
         assert self.state(job) == end, self.log.read_text()
 
 
@@ -171,31 +149,26 @@ def slurm(tmp_path_factory):
     slurm.stop()
 
 
-def kill(pids: list[int]) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-
-
 def stop_by_signal(slurm: Slurm, job: str) -> None:
     """As `--signal` does before the time limit: to the trainers, not to the batch file."""
     assert slurm.ask("scancel", "--signal=TERM", job) == ""
 
 
 def kill_a_trainer(slurm: Slurm, job: str) -> None:
-    kill(slurm.on_node(NODES[1], job))
+    for pid in slurm.on_node(NODES[1], job):
+        os.kill(pid, signal.SIGKILL)
 
 
 def kill_a_node(slurm: Slurm, job: str) -> None:
     """Everything on the node dies at once; it comes back as another machine."""
     name = f"slurmd{NODES[1]}"
     trainers = slurm.on_node(NODES[1], job)
-    parents = {
-        int((pathlib.Path("/proc") / str(pid) / "stat").read_text().split()[3]) for pid in trainers
-    }
+    parents = {int(pathlib.Path(f"/proc/{pid}/stat").read_text().split()[3]) for pid in trainers}
     slurm.daemons[name].kill()
     slurm.daemons[name].wait()
-    kill([*(parents - set(trainers)), *trainers])
-    slurm.wait_for(lambda: "down" in slurm.ask("sinfo", "--noheader", "--format=%T"))
+    for pid in [*(parents - set(trainers)), *trainers]:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: "down" in slurm.ask("sinfo", "--noheader", "--format=%T"))
     slurm.daemon(name, "-D", "-N", NODES[1])
 
 
@@ -206,33 +179,26 @@ OFTEN = (
 )
 
 
-def fingerprint(workdir: pathlib.Path) -> list[object]:
-    return [shared.steps(workdir), shared.arrays(workdir, shared.STEPS)]
-
-
 def test_a_harmed_job_goes_back_into_the_queue_and_ends_with_the_same_bits(slurm, tmp_path):
     slurm.finish(slurm.submit(tmp_path / "undisturbed", *OFTEN))
     job = slurm.submit(tmp_path / "run", *OFTEN)
     for step, harm in ((6, stop_by_signal), (16, kill_a_trainer), (26, kill_a_node)):
-        slurm.wait_for((tmp_path / "run" / "checkpoints" / str(step)).exists)
+        wait_for((tmp_path / "run" / "checkpoints" / str(step)).exists)
         harm(slurm, job)
     slurm.finish(job)
-    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "undisturbed")
-    starts = [run["step"] for run in read_jsonl(str(tmp_path / "run" / "runs.jsonl"))]
-    assert (
-        len(starts) == 4
-        and starts[0] == 0
-        and all(
-            before + 10 > start >= before
-            for start, before in zip(starts[1:], (6, 16, 26), strict=True)
-        )
-    )
+    run, wanted = tmp_path / "run", tmp_path / "undisturbed"
+    assert shared.steps(run) == shared.steps(wanted)
+    assert shared.arrays(run, shared.STEPS) == shared.arrays(wanted, shared.STEPS)
+    first, *starts = [run["step"] for run in read_jsonl(str(tmp_path / "run" / "runs.jsonl"))]
+    assert first == 0
+    for start, before in zip(starts, (6, 16, 26), strict=True):
+        assert before <= start < before + 10
     assert "Restarts=3" in slurm.ask("scontrol", "show", "job", job)
 
 
 def test_a_job_that_is_cancelled_saves_and_stays_cancelled(slurm, tmp_path):
     job = slurm.submit(tmp_path / "run", *OFTEN, options=("--nodes=1",))
-    slurm.wait_for((tmp_path / "run" / "checkpoints" / "6").exists)
+    wait_for((tmp_path / "run" / "checkpoints" / "6").exists)
     slurm.ask("scancel", job)
     slurm.finish(job, "CANCELLED 0:15")
     assert "SIGTERM" in slurm.log.read_text() and "Restarts=0" in slurm.ask(
@@ -243,7 +209,7 @@ def test_a_job_that_is_cancelled_saves_and_stays_cancelled(slurm, tmp_path):
 def test_an_array_is_one_run_for_each_seed_and_only_the_harmed_one_comes_back(slurm, tmp_path):
     # Without the number of the task, `scontrol requeue` would start the whole array again.
     job = slurm.submit(tmp_path, *OFTEN, options=("--nodes=1", "--array=0,3"))
-    slurm.wait_for((tmp_path / "3" / "checkpoints" / "6").exists)
+    wait_for((tmp_path / "3" / "checkpoints" / "6").exists)
     slurm.ask("scancel", "--signal=TERM", f"{job}_3")
     for task in (0, 3):
         slurm.finish(f"{job}_{task}")

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 
-import data_fixtures
+import shared
 
 TESTS = pathlib.Path(__file__).parent.parent
 HEARTBEAT = 10
@@ -53,24 +53,11 @@ class Hosts:
     ):
         port = free_port()
         program = ["-m", "xlnet_jax"] if faults is None else [f"{TESTS}/planted.py", faults]
-        words = [
-            sys.executable,
-            *program,
-            command,
-            f"--workdir={workdir}",
-            "--json",
-            f"--config.log.compilation_cache={cache}",
-        ]
+        words = [command, f"--workdir={workdir}", "--json"]
         if command == "train":
-            words.append(f"--config={TESTS}/tiny_config.py")
-            words.append(f"--config.data.corpus={data_fixtures.corpus_path()}")
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(TESTS.parent),
-            "JAX_PLATFORMS": "cpu",
-            "JAX_NUM_CPU_DEVICES": str(devices),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-        }
+            words = shared.train_words(workdir)
+        words = [sys.executable, *program, *words, f"--config.log.compilation_cache={cache}"]
+        environment = shared.environment() | {"JAX_NUM_CPU_DEVICES": str(devices)}
         self.processes = {}
         for i in range(count):
             several = [

@@ -13,6 +13,7 @@ import pytest
 import shared
 import tiny
 from hosts import HEARTBEAT, Hosts
+from shared import steps
 from test_meshes import assert_same_gradient, optax_moment
 
 from xlnet_jax.checkpoint.store import Checkpoints
@@ -31,22 +32,11 @@ def cache(pytestconfig):
     return str(pytestconfig.cache.mkdir("xla"))
 
 
-def lines(workdir):
-    """What every step measured, but for the speed."""
-    kept = ("step", "loss", "grad_norm", "learning_rate", "targets", "epoch")
-    return [
-        {name: line[name] for name in kept}
-        for line in read_jsonl(os.path.join(workdir, "metrics.jsonl"))
-    ]
-
-
 def assert_same_run(mine, wanted, within=1e-5):
     """The same text in the same order, and the same losses to `within`."""
     assert mine and len(mine) <= len(wanted)
     for one, other in zip(mine, wanted, strict=False):
-        assert [one[name] for name in ("step", "targets", "epoch")] == [
-            other[name] for name in ("step", "targets", "epoch")
-        ]
+        assert (one["step"], one["targets"]) == (other["step"], other["targets"])
         assert one["loss"] == pytest.approx(other["loss"], abs=within)
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
 
@@ -66,7 +56,8 @@ def gradient_of_step_1(workdir):
 
 
 def newest_checkpoint(workdir):
-    return max(int(name) for name in os.listdir(workdir / "checkpoints") if name.isdigit())
+    with Checkpoints(str(workdir)) as checkpoints:
+        return checkpoints.steps()[0]
 
 
 def evaluated(*options, **settings):
@@ -81,12 +72,9 @@ def two(tmp_path_factory, cache):
     """An undisturbed run of two processes."""
     workdir = tmp_path_factory.mktemp("two")
     ended = Hosts("train", workdir, count=2, cache=cache).finish()
-    results = [json.loads(out) for out, _ in ended.values()]
-    assert (
-        all(result["step"] == STEPS for result in results)
-        and results[0]["loss"] == results[1]["loss"]
-    )
-    assert [line["step"] for line in lines(workdir)] == list(range(1, STEPS + 1))
+    one, other = (json.loads(out) for out, _ in ended.values())
+    assert one["step"] == other["step"] == STEPS and one["loss"] == other["loss"]
+    assert [line["step"] for line in steps(workdir)] == list(range(1, STEPS + 1))
     (start,) = read_jsonl(os.path.join(workdir, "runs.jsonl"))
     assert (start["processes"], start["devices"]) == (2, 2)
     assert not os.path.exists(workdir / ".shared")
@@ -114,10 +102,8 @@ def interrupted(workdir, cache, victim, number, after):
     step = newest_checkpoint(workdir)
     assert after <= step < STEPS
     for _, err in ended.values():
-        assert (
-            f"{number.name} in process {victim} at step {step}: saved" in err
-            and "Traceback" not in err
-        )
+        assert f"{number.name} in process {victim} at step {step}: saved" in err
+        assert "Traceback" not in err
     return step
 
 
@@ -131,20 +117,15 @@ def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_process_or_two_go
     shutil.copytree(both, alone)
     shared.finish(shared.start(alone, f"--stop_at={step + 2}", undisturbed.cache))
     first, second = read_jsonl(os.path.join(alone, "runs.jsonl"))
-    assert (first["processes"], first["devices"], second["processes"], second["step"]) == (
-        2,
-        2,
-        1,
-        step,
-    )
+    assert (first["processes"], second["processes"], second["step"]) == (2, 1, step)
     assert first["attention"] == second["attention"] == "cpu"
-    assert_same_run(lines(alone), lines(undisturbed.workdir))
-    assert len(lines(alone)) == step + 2
+    assert_same_run(steps(alone), steps(undisturbed.workdir))
+    assert len(steps(alone)) == step + 2
 
     step = interrupted(both, cache, 0, signal.SIGINT, step + 2 - step % 2)
     ended = Hosts("train", both, count=2, cache=cache).finish()
     assert all(f"resuming at step {step}" in err for _, err in ended.values())
-    assert lines(both) == lines(two)
+    assert steps(both) == steps(two)
 
 
 @pytest.mark.slow
@@ -155,15 +136,13 @@ def test_a_checkpoint_that_one_of_two_cannot_read_is_left_and_the_next_is_saved(
     save.
     """
     shutil.copytree(two, tmp_path, dirs_exist_ok=True)
-    steps = sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
+    newest = newest_checkpoint(tmp_path)
     again = (f"--config.train.steps={STEPS + 2}", "--config.watchdog.seconds=60")
     ended = Hosts(
-        "train", tmp_path, *again, count=2, cache=cache, faults=f"damaged={steps[-1]},only=1"
+        "train", tmp_path, *again, count=2, cache=cache, faults=f"damaged={newest},only=1"
     ).finish()
-    for _, err in ended.values():
-        assert (
-            f"is damaged: planted (in process 1); moved to {tmp_path}/quarantine/{steps[-1]}" in err
-        )
+    moved = f"is damaged: planted (in process 1); moved to {tmp_path}/quarantine/{newest}"
+    assert all(moved in err for _, err in ended.values())
     assert newest_checkpoint(tmp_path) == STEPS + 2
 
 
@@ -188,7 +167,7 @@ def test_kill_9_of_one_of_two_ends_the_other_with_42_and_one_process_goes_on(
     if victim == 0:
         newest = newest_checkpoint(tmp_path)
         Hosts("train", tmp_path, f"--stop_at={newest + 4}", count=1, cache=cache).finish()
-    assert_same_run(lines(tmp_path), lines(two), within=1e-3)
+    assert_same_run(steps(tmp_path), steps(two), within=1e-3)
 
 
 @pytest.mark.slow
@@ -205,10 +184,7 @@ def test_a_process_that_is_stopped_is_lost_after_a_heartbeat(tmp_path, cache):
 @pytest.mark.slow
 def test_a_device_without_memory_is_one_line_and_code_2_in_every_process(tmp_path, cache):
     ended = Hosts("train", tmp_path, count=2, cache=cache, faults="oom,only=1").finish(2)
-    assert (
-        "out of memory: RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller"
-        in ended[1][1]
-    )
+    assert "out of memory: RESOURCE_EXHAUSTED" in ended[1][1]
     assert all("Traceback" not in err for _, err in ended.values())
 
 
@@ -227,14 +203,14 @@ def test_four_devices_in_one_two_and_four_processes(tmp_path, cache):
     Hosts("train", two, "--stop_at=4", *each, count=2, devices=2, cache=cache).finish()
     Hosts("train", four, "--stop_at=4", *each, count=4, cache=cache).finish()
     for workdir in (two, four):
-        assert len(lines(workdir)) == 4
-        assert_same_run(lines(workdir), lines(alone))
+        assert len(steps(workdir)) == 4
+        assert_same_run(steps(workdir), steps(alone))
         assert_same_gradient(gradient_of_step_1(alone), gradient_of_step_1(workdir))
     # The tensor axis goes across the processes: both feed all rows, and none is counted twice.
     split = ["--config.mesh.data=1", "--config.mesh.tensor=2"]
     ended = Hosts("train", four, "--stop_at=6", *split, count=2, cache=cache).finish()
     assert all("resuming at step 4" in err for _, err in ended.values())
-    assert_same_run(lines(four), lines(alone))
+    assert_same_run(steps(four), steps(alone))
     whole = evaluated(alone, count=1, cache=cache)
     assert evaluated(four, *split, count=2, cache=cache)["heldout_loss"] == pytest.approx(
         whole["heldout_loss"], abs=1e-5
@@ -250,9 +226,7 @@ def test_four_devices_in_one_two_and_four_processes(tmp_path, cache):
 def test_only_process_0_exports(tmp_path, cache, two):
     exported = tmp_path / "exported"
     ended = Hosts("export", two, f"--output={exported}", count=2, cache=cache).finish()
-    assert sorted(json.loads(ended[0][0])["files"]) == sorted(
-        str(path) for path in exported.iterdir()
-    )
+    assert {*json.loads(ended[0][0])["files"]} == {*map(str, exported.iterdir())}
     assert (exported / "model.safetensors").stat().st_size > 0
     assert json.loads(ended[1][0])["process"] == 1
 
@@ -271,12 +245,9 @@ def test_a_disk_that_refuses_one_process_ends_all_with_its_code(tmp_path, cache)
         faults="full=600,only=1",
     )
     ended = hosts.finish(2)
-    for process, (_, err) in ended.items():
-        assert "planted: full" in ended[1][1], f"process {process}"
-        assert (
-            "/checkpoints: File too large; fix this and rerun the same command"
-            in err.splitlines()[-1]
-        )
+    assert "planted: full" in ended[1][1]
+    for _, err in ended.values():
+        assert "/checkpoints: File too large; fix this" in err.splitlines()[-1]
         assert "Traceback" not in err
     assert newest_checkpoint(tmp_path / "run") == 4
 

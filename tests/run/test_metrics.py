@@ -17,9 +17,13 @@ from xlnet_jax.run import goodput, metrics, workdir
 from xlnet_jax.train.evaluation import scores
 
 
+def steps_of(*names):
+    return [line["step"] for line in metrics.read_jsonl(*map(str, names))]
+
+
 def test_no_step_appears_twice_after_a_resume(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    assert metrics.read_jsonl(str(path)) == []
+    assert steps_of(path) == []
     writer = metrics.MetricsWriter(str(tmp_path), 0, tensorboard=True)
     for step in range(1, 8):
         writer.write("metrics", {"step": step, "loss": 1.0 / step, "mfu": None})
@@ -28,14 +32,13 @@ def test_no_step_appears_twice_after_a_resume(tmp_path):
     writer.close()
     with open(path, "a", encoding="utf-8") as file:
         file.write('{"step": 8, "lo')  # what a crash leaves
-    assert [line["step"] for line in metrics.read_jsonl(str(path))] == [1, 2, 3, 4, 5, 6, 7]
+    assert steps_of(path) == [1, 2, 3, 4, 5, 6, 7]
     resumed = metrics.MetricsWriter(str(tmp_path), 5, tensorboard=False)
     resumed.write("metrics", {"step": 6, "loss": 0.5})
     resumed.close()
-    lines = metrics.read_jsonl(str(path))
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
-    assert lines[-1]["loss"] == 0.5
-    assert [line["step"] for line in metrics.read_jsonl(str(tmp_path / "evaluations.jsonl"))] == [4]
+    assert steps_of(path) == [1, 2, 3, 4, 5, 6]
+    assert metrics.read_jsonl(str(path))[-1]["loss"] == 0.5
+    assert steps_of(tmp_path, "evaluations.jsonl") == [4]
 
 
 def test_a_line_with_text_for_a_number_is_damaged(tmp_path, caplog):
@@ -51,10 +54,8 @@ def test_a_line_with_text_for_a_number_is_damaged(tmp_path, caplog):
     path.write_text(
         "".join(json.dumps(line) + "\n" for line in lines) + '{"step": ' * 100_000 + "\n"
     )
-    assert (
-        metrics.read_jsonl(str(path)) == [good]
-        and caplog.text.count("is damaged and is ignored") == 5
-    )
+    assert metrics.read_jsonl(str(path)) == [good]
+    assert caplog.text.count("is damaged and is ignored") == 5
     less = [{**good, "seconds": None}, {**good, "seconds": {"device": 1.0}}, {**good, "time": None}]
     assert goodput.last_complete([good, *less]) == good
     again = goodput.Goodput()
@@ -82,11 +83,8 @@ def test_weights_and_biases_gets_the_metrics_of_all_starts_as_one_run(
         content = path.read_bytes()
         # Once for each line, and again where the file says which metrics there are.
         assert all(content.count(name) >= 4 for name in (b"train/loss", b"train/grad_norm"))
-        assert (
-            b"heldout/perplexity" in content
-            and b"a project" in content
-            and b"train.steps" in content
-        )
+        for name in (b"heldout/perplexity", b"a project", b"train.steps"):
+            assert name in content
         assert b"train/mfu" not in content
 
 
@@ -113,11 +111,8 @@ def test_weights_and_biases_is_of_process_0_and_its_package_is_asked_for(tmp_pat
 def test_only_finite_losses_decide_which_checkpoint_is_best(tmp_path):
     counts = np.ones(3, np.int64)
     result = scores(np.array([[math.nan, 5600.0, 7.0]]), ("",), counts, counts)
-    assert (
-        result["heldout_loss"] is None
-        and result["perplexity"] is None
-        and result["loss_without_memory"] == 800.0
-    )
+    assert result["heldout_loss"] is result["perplexity"] is None
+    assert result["loss_without_memory"] == 800.0
     assert scores(np.array([[5600.0, 5600.0, 7.0]]), ("",), counts, counts)["perplexity"] is None
     (tmp_path / "evaluations.jsonl").write_text(
         '{"step": 2, "loss": NaN}\n{"step": 4, "loss": null}\n{"step": 6, "loss": 0.5}\n'

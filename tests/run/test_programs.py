@@ -46,7 +46,7 @@ def test_what_the_compiler_does_not_know_is_refused_when_the_step_is_built(text,
         step.build_step(make_recipe(config), here())
 
 
-@pytest.mark.parametrize("text", ["fast", "chip,", ",chip", "a=1,,b=2", "a=", "a=1=2"])
+@pytest.mark.parametrize("text", ["fast", "chip,", "a=", "a=1=2"])
 def test_a_word_that_is_no_option_is_refused_with_the_configuration(text):
     with pytest.raises(
         BadInput, match=f"^train.compiler_options={text} must be chip, or NAME=VALUE"

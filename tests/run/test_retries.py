@@ -38,21 +38,15 @@ def fails(times, error):
     return action, attempts
 
 
+def steps_of(*names):
+    return [line["step"] for line in read_jsonl(*map(str, names))]
+
+
 def os_error(number):
     return OSError(number, os.strerror(number), "metrics.jsonl")
 
 
-ERRORS = [
-    (errno.ENOSPC, BadInput),
-    (errno.EMFILE, BadInput),
-    (errno.EACCES, BadInput),
-    (errno.EROFS, BadInput),
-    (errno.EIO, RestartMe),
-    (errno.ESTALE, RestartMe),
-]
-
-
-@pytest.mark.parametrize(("number", "kind"), ERRORS)
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, BadInput), (errno.EIO, RestartMe)])
 def test_what_passes_is_tried_again_and_told_and_what_lasts_ends_the_run_in_one_line(
     number, kind, caplog, monkeypatch
 ):
@@ -65,14 +59,13 @@ def test_what_passes_is_tried_again_and_told_and_what_lasts_ends_the_run_in_one_
     until_it_works(action, "the metrics", 30, lambda: alive.append(1))
     assert len(attempts) == len(alive) == 4 and len(caplog.messages) == 3
     assert all("the metrics" in line and os.strerror(number) in line for line in caplog.messages)
-    for seconds, tried in ((0.2, "; tried for 0.2 s (checkpoint.io_deadline_seconds)"), (0, "")):
+    tried = "; tried for 0.2 s (checkpoint.io_deadline_seconds)"
+    for seconds, said in ((0.2, tried), (0, "")):
         action, attempts = fails(10**9, os_error(number))
         with pytest.raises(kind) as raised:
             until_it_works(action, "the metrics", seconds, lambda: None)
-        assert str(raised.value).startswith(f"the metrics: {os.strerror(number)}{tried}; ")
-        assert "\n" not in str(raised.value) and (
-            len(attempts) > 2 if seconds else len(attempts) == 1
-        )
+        assert str(raised.value).startswith(f"the metrics: {os.strerror(number)}{said}; ")
+        assert "\n" not in str(raised.value) and (len(attempts) == 1) == (seconds == 0)
 
 
 def caused(error, cause):
@@ -162,10 +155,10 @@ def test_lines_that_a_full_disk_took_half_of_are_neither_lost_nor_doubled(
         lines.append(to_line({"step": step}), step)
     with pytest.raises(OSError, match="No space left"):
         lines.flush()
-    assert [line["step"] for line in read_jsonl(path)][:1] == [1]
+    assert steps_of(path)[:1] == [1]
     Full.room = 10**6
     lines.flush()
-    assert [line["step"] for line in read_jsonl(path)] == list(range(1, 9))
+    assert steps_of(path) == [*range(1, 9)]
 
 
 @pytest.fixture
@@ -184,9 +177,7 @@ def test_a_run_lives_through_a_disk_that_refuses_for_a_while(
     whole, left = getattr(owner, where), [3]
 
     def refuses(self, *arguments):
-        if left[0] and (
-            where == "flush" or getattr(self, "_pending", None) is not None or where == "save"
-        ):
+        if left[0] and (where != "wait" or self._pending is not None):
             left[0] -= 1
             raise os_error(errno.ENOSPC)
         return whole(self, *arguments)
@@ -194,9 +185,7 @@ def test_a_run_lives_through_a_disk_that_refuses_for_a_while(
     monkeypatch.setattr(owner, where, refuses)
     train(settings(), str(tmp_path), stop_at=8)
     assert left == [0] and caplog.text.count("trying again") == 3
-    assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(
-        range(1, 9)
-    )
+    assert steps_of(tmp_path, "metrics.jsonl") == [*range(1, 9)]
     with Checkpoints(str(tmp_path)) as checkpoints:
         assert checkpoints.steps()[0] == 8
 
@@ -208,11 +197,7 @@ def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd, monkeypatch,
     """
     if not translated:
         monkeypatch.setattr(files, "_WRITE_ERRORS", ())
-    trees = {
-        "params": {
-            str(number): jax.random.normal(jax.random.key(number), (64, 64)) for number in range(8)
-        }
-    }
+    trees = {"params": {"x": jax.random.normal(jax.random.key(0), (64, 64))}}
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     attempts = []
 
@@ -242,11 +227,8 @@ def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd, monkeypatch,
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == len(attempts) - 1 >= 3 and capfd.readouterr().err == ""
     for line in told:
-        assert (
-            line.startswith("the checkpoint of step 2: ")
-            and "File too large" in line
-            and "\n" not in line
-        )
+        assert line.startswith("the checkpoint of step 2: ") and "File too large" in line
+        assert "\n" not in line
 
 
 class Refused:
@@ -296,9 +278,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is
         train(settings(io_deadline_seconds=1), str(tmp_path), stop_at=20)
     monkeypatch.setattr(Checkpoints, "save", save)
     assert train(settings(), str(tmp_path), stop_at=12)["step"] == 12
-    assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(
-        range(1, 13)
-    )
+    assert steps_of(tmp_path, "metrics.jsonl") == [*range(1, 13)]
 
 
 @pytest.mark.parametrize("raised", [None, BadInput("the metrics up to step 2: no room")])

