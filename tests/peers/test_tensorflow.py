@@ -87,7 +87,7 @@ def parameters(workdir):
     return jax.device_get(ocp.load_checkpointables(folder, {"params": abstract})["params"])
 
 
-def test_shared_biases_and_what_does_not_fit(tmp_path):
+def test_shared_biases_and_a_damaged_index(tmp_path):
     variables = released.tensorflow_arrays("tiny")
     tied = {
         f"model/transformer/{name}": variables[f"model/transformer/{name}"][0]
@@ -99,9 +99,6 @@ def test_shared_biases_and_what_does_not_fit(tmp_path):
         parameters(str(tmp_path / "work"))["biases"]["segment_bias"],
         tied["model/transformer/r_s_bias"],
     )
-    extra = {"model/lm_loss/weight": np.zeros((300, 32), np.float32)}
-    with pytest.raises(BadInput, match=r"left over \(1\): model/lm_loss/weight"):
-        import_(write(tmp_path / "untied", "tiny", variables | extra), str(tmp_path / "other"))
     (tmp_path / "tied" / "xlnet_model.ckpt.index").write_bytes(b"no index")
     with pytest.raises(BadInput, match="TensorFlow cannot read it"):
         import_(source, str(tmp_path / "other"))
@@ -144,47 +141,21 @@ def cut(path):
 
 
 def one_byte(path):
-    path.write_bytes(
-        path.read_bytes()[:40] + bytes([path.read_bytes()[40] ^ 1]) + path.read_bytes()[41:]
-    )
+    data = bytearray(path.read_bytes())
+    data[40] ^= 1
+    path.write_bytes(data)
 
 
-def emptied(path):
-    path.write_bytes(b"")
-
-
-def a_folder(path):
-    path.unlink()
-    path.mkdir()
-
-
-DAMAGES = {
-    "missing": lambda path: path.unlink(),
-    "cut": cut,
-    "one_byte": one_byte,
-    "empty": emptied,
-    "folder": a_folder,
-}
+DAMAGES = {"missing": lambda path: path.unlink(), "cut": cut, "one_byte": one_byte}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("kind", ["xlnet", "transformer_xl"])
-def test_a_damaged_data_file_is_one_line(kind, damage, tmp_path, capsys):
+def test_a_damaged_data_file_is_one_line(damage, tmp_path, capsys):
     """Its index is whole, so that it opens; the fault is met when the arrays are read."""
-    words = ["--config.model.memory_len=4"]
-    if kind == "xlnet":
-        prefix = write(tmp_path / "model", "tiny", released.tensorflow_arrays("tiny"))
-    else:
-        (tmp_path / "model").mkdir()
-        variables = xl_variables_of(xl_replay.load("plain"), xl_replay.CASES["plain"])
-        prefix, symbols = (
-            save(str(tmp_path / "model" / "model.ckpt"), variables),
-            tmp_path / "symbols.txt",
-        )
-        symbols.write_text("\n".join(SYMBOLS))
-        words.append(f"--tokenizer={symbols}")
+    prefix = write(tmp_path / "model", "tiny", released.tensorflow_arrays("tiny"))
     (data,) = (tmp_path / "model").glob("*.data-*")
     DAMAGES[damage](data)
-    assert main(["import", prefix, f"--workdir={tmp_path}/work", "--json", *words]) == 2
+    words = [f"--workdir={tmp_path}/work", "--json", "--config.model.memory_len=4"]
+    assert main(["import", prefix, *words]) == 2
     (line,) = [each for each in capsys.readouterr().err.splitlines() if "cannot read it" in each]
     assert prefix in line and line.endswith("; copy it again") and not (tmp_path / "work").exists()
