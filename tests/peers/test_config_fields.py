@@ -104,17 +104,3 @@ def test_every_field_is_carried_or_refused_or_changes_nothing(family, task, tmp_
             named = again.get(name) == changed[name]
         silent += [] if named else [name]
     assert not silent
-
-
-@pytest.mark.parametrize("family", peers.PEERS)
-def test_every_field_of_theirs_has_its_place(family):
-    row, theirs = peers.PEERS[family], transformers.AutoConfig.for_model(family).to_dict()
-    carried = (
-        {name for name, _ in row.named.values()}
-        | row.ids.keys()
-        | row.kept.keys()
-        | row.twins.keys()
-    )
-    one_value = row.required.keys() | peers.SAME.keys() | row.summary.keys()
-    read = {*fields._TYPES, "model_type", "dtype", "label2id"}
-    assert theirs.keys() - carried - one_value - read - peers.IGNORED - row.ignored <= IDS

@@ -132,16 +132,6 @@ def edit(path, **changes):
     ("file", "changes", "pooling"),
     [
         ("1_Pooling/config.json", {"pooling_mode": ..., "pooling_mode_cls_token": True}, "cls"),
-        (
-            "1_Pooling/config.json",
-            {
-                "pooling_mode": ...,
-                "pooling_mode_max_tokens": True,
-                "pooling_mode_mean_tokens": False,
-                "word_embedding_dimension": 9,
-            },
-            "max",
-        ),
         ("1_Pooling/config.json", {"pooling_mode": ["lasttoken"]}, "last"),
         ("1_Pooling/config.json", {"pooling_mode": ...}, "mean"),
         ("sentence_bert_config.json", {"max_seq_length": 11, "do_lower_case": False}, "mean"),

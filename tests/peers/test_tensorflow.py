@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 import released
+import tiny
 from convert.test_transformer_xl import SYMBOLS, read, vocabulary
 from convert.test_transformer_xl import variables_of as xl_variables_of
 from oracle import xl_replay
@@ -68,23 +69,12 @@ def test_every_variable_comes_in(size, tmp_path, caplog):
         "gelu",
         8,
     )
-    params = parameters(workdir)
+    params, _ = tiny.saved_parameters(workdir)
     back = names.to_foreign(TENSORFLOW, params)
     assert back.keys() == variables.keys()
     for name, array in variables.items():
         np.testing.assert_array_equal(back[name], array, err_msg=name)
     assert tensorflow.prefix_of(f"{prefix}.index") == prefix
-
-
-def parameters(workdir):
-    """The imported ones, read without our code's names."""
-    from orbax.checkpoint import v1 as ocp
-
-    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    folder = f"{workdir}/checkpoints/0"
-    stored = ocp.checkpointables_metadata(folder).metadata["params"]
-    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), stored)
-    return jax.device_get(ocp.load_checkpointables(folder, {"params": abstract})["params"])
 
 
 def test_shared_biases_and_a_damaged_index(tmp_path):
@@ -96,7 +86,7 @@ def test_shared_biases_and_a_damaged_index(tmp_path):
     source = write(tmp_path / "tied", "tiny", variables | tied, untie_r=False)
     import_(source, str(tmp_path / "work"))
     np.testing.assert_array_equal(
-        parameters(str(tmp_path / "work"))["biases"]["segment_bias"],
+        tiny.saved_parameters(str(tmp_path / "work"))[0]["biases"]["segment_bias"],
         tied["model/transformer/r_s_bias"],
     )
     (tmp_path / "tied" / "xlnet_model.ckpt.index").write_bytes(b"no index")
@@ -131,7 +121,7 @@ def test_a_transformer_xl_comes_in(name, tmp_path, capsys):
     assert f"imported {len(variables)} arrays" in log and "--config.data.objective=clm" in log
     _, ids = vocabulary(tmp_path, SYMBOLS)
     _, expected = read(variables, ids)
-    jax.tree.map(np.testing.assert_array_equal, parameters(workdir), expected)
+    jax.tree.map(np.testing.assert_array_equal, tiny.saved_parameters(workdir)[0], expected)
     assert main(["import", f"{prefix}.index", f"--workdir={tmp_path}/other"]) == 2
     assert "needs the symbols of its vocabulary" in capsys.readouterr().err
 

@@ -102,7 +102,13 @@ def as_read(name, line):
     return re.sub("[ΣϹ]", "σ", line) if KINDS[name][1].lower else line
 
 
-def compare(name, tmp_path, count, drawn, size):
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    ("count", "drawn", "size"),
+    # The second: as many pieces as the quick start has.
+    [(300, 200, 1000), pytest.param(20_000, 2000, 8000, marks=pytest.mark.prove)],
+)
+def test_lines_of_the_quick_start_and_hostile_ones(name, count, drawn, size, tmp_path):
     lines = [*quick_start(count), *hostile.LINES, *hostile.drawn(drawn, 0)]
     tokenizer = tokenizer_for(
         name, tmp_path, [*lines[:: max(1, count // 5000)], *hostile.LINES], size
@@ -117,20 +123,6 @@ def compare(name, tmp_path, count, drawn, size):
         if name != "albert":  # of Unigram the order of a sum may decide, as for XLNet
             assert ids == fast.encode(line, add_special_tokens=False), line
     assert not wrong, (len(wrong), wrong[:5])
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_few_lines(name, tmp_path):
-    compare(name, tmp_path, 300, 200, 1000)
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize("name", KINDS)
-def test_many_lines(name, tmp_path):
-    """20,000 of the quick start and 2,000 hostile ones, with as many pieces as the quick start
-    has.
-    """
-    compare(name, tmp_path, 20_000, 2000, 8000)
 
 
 @pytest.mark.parametrize("name", KINDS)
