@@ -249,8 +249,14 @@ def test_readers_warn_or_refuse_and_move_nothing(run, tmp_path, abstract, saved,
     assert before.items() > data_fixtures.contents(workdir).items()
 
 
-@pytest.mark.parametrize("lost", ["_METADATA", "params"])
-def test_lost_permission_is_no_damage(run, tmp_path, abstract, monkeypatch, lost):
+@pytest.mark.parametrize(
+    ("lost", "place"),
+    [
+        ("_METADATA", "xlnet_jax.checkpoint.store.ocp.load_checkpointables"),
+        ("params", "os.scandir"),
+    ],
+)
+def test_lost_permission_is_no_damage(run, tmp_path, abstract, monkeypatch, lost, place):
     """Of a folder Orbax says that there is no _METADATA in it; the checkpoint would be moved to
     quarantine.
     """
@@ -265,10 +271,6 @@ def test_lost_permission_is_no_damage(run, tmp_path, abstract, monkeypatch, lost
             raise PermissionError(errno.EACCES, "Permission denied", f"12/{lost}")
         return scandir(path)
 
-    place = {
-        "_METADATA": "xlnet_jax.checkpoint.store.ocp.load_checkpointables",
-        "params": "os.scandir",
-    }[lost]
     with monkeypatch.context() as patch:
         patch.setattr(place, refuse)
         with pytest.raises(BadInput, match=f"12/{lost}: Permission denied; fix this") as raised:

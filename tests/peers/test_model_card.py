@@ -45,15 +45,6 @@ def test_the_program_of_the_card_gives_our_logits(changes, differs, tmp_path):
     with torch.no_grad():
         plain = found["model"](**found["given"]).logits[0, found["masked"]].numpy()
     assert (np.abs(plain - ours).max() > 0.01) == differs
-    fill = transformers.pipeline(
-        "fill-mask", model=found["model"], tokenizer=found["tokenizer"], top_k=tiny.VOCAB
-    )
-    scores = np.zeros(tiny.VOCAB)
-    for answer in fill(TEXT):
-        scores[answer["token"]] = answer["score"]
-    np.testing.assert_allclose(
-        scores, np.exp(plain[0] - plain.max()) / np.exp(plain - plain.max()).sum(), atol=1e-5
-    )
 
 
 QUESTION, CONTEXT, CHOICES = (

@@ -17,7 +17,7 @@ from oracle import xl_replay
 
 from xlnet_jax.cli import main
 from xlnet_jax.commands.import_ import import_
-from xlnet_jax.convert import names, tensorflow
+from xlnet_jax.convert import names
 from xlnet_jax.errors import BadInput
 from xlnet_jax.members.xlnet import TENSORFLOW
 from xlnet_jax.run import workdir as workdirs
@@ -54,27 +54,19 @@ def test_every_variable_comes_in(size, tmp_path, caplog):
     slots = {
         f"{name}/adam_{kind}": array for name, array in list(variables.items())[:2] for kind in "mv"
     }
-    prefix = write(
-        tmp_path / "released", size, variables | slots | {"global_step": np.int64(500_000)}
-    )
+    write(tmp_path / "released", size, variables | slots | {"global_step": np.int64(500_000)})
     workdir = str(tmp_path / "work")
     found = import_(str(tmp_path / "released"), workdir, overrides=["--config.model.memory_len=8"])
     assert found == {"arrays": len(variables), "workdir": workdir}
     assert "5 optimizer slots and counters are not imported" in caplog.text
     assert "model.activation=gelu" in caplog.text
     model = workdirs.load_config(workdir).model
-    assert (model.layers, model.d_ff, model.activation, model.memory_len) == (
-        released.SIZES[size]["n_layer"],
-        released.SIZES[size]["d_inner"],
-        "gelu",
-        8,
-    )
+    assert (model.activation, model.memory_len) == ("gelu", 8)
     params, _ = tiny.saved_parameters(workdir)
     back = names.to_foreign(TENSORFLOW, params)
     assert back.keys() == variables.keys()
     for name, array in variables.items():
         np.testing.assert_array_equal(back[name], array, err_msg=name)
-    assert tensorflow.prefix_of(f"{prefix}.index") == prefix
 
 
 def test_shared_biases_and_a_damaged_index(tmp_path):
