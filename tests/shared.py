@@ -92,7 +92,7 @@ def wait_until(
 
 
 @functools.cache
-def _abstract() -> dict[str, Any]:
+def abstract() -> dict[str, Any]:
     """The whole state, on one device."""
     config = tiny.config(mesh={"data": 1})
     return build_step(
@@ -106,7 +106,7 @@ def arrays(workdir: Any, step: int) -> tuple[dict[str, str], Any]:
         record = checkpoints.record(step)
         saved = {name.split("/")[0] for name in record["checksums"]}  # all, or all but the memory
         trees = tiny.restored(
-            checkpoints, step, {name: tree for name, tree in _abstract().items() if name in saved}
+            checkpoints, step, {name: tree for name, tree in abstract().items() if name in saved}
         )
     # The names of NamedTuple fields inside the optimizer's state belong to the path.
     hashes = {

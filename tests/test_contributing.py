@@ -57,15 +57,15 @@ def test_the_diffs_are_of_the_files_that_they_name():
     assert hunks > 25 and len(ROWS) > 20
 
 
-def test_the_tests_and_files_that_the_text_names_exist():
-    paths = re.findall(r"`((?:configs|docs|tests|\w+)/[\w/]*\w\.(?:md|py|sh|yml))`", TEXT)
-    assert len(paths) > 80
-    missing = [
-        path
-        for path in paths
-        if not any((tiny.ROOT / room / path).exists() for room in ("", "xlnet_jax"))
-    ]
-    assert not missing
+def test_the_files_that_a_page_names_exist():
+    named = 0
+    for page in (tiny.ROOT / "CONTRIBUTING.md", *(tiny.ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        for path in re.findall(r"`(\w+/[\w/]*\w\.(?:md|py|sh|yml))`", text):
+            places = [tiny.ROOT / room / path for room in ("", "xlnet_jax", "configs")]
+            assert any(place.exists() for place in places), f"{page.name}: {path}"
+            named += 1
+    assert named > 200
 
 
 def test_every_guarantee_names_tests_that_exist():
@@ -98,10 +98,3 @@ def test_ci_runs_every_part_and_names_those_that_fail(tmp_path):
         r"^test-ci: (.*) ##", (tiny.ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
     )
     assert {f"make {name}" for name in listed[1].split()} <= {*called}
-
-
-def test_every_program_that_a_page_names_exists():
-    for page in (tiny.ROOT / "docs").glob("*.md"):
-        for path in re.findall(r"`(\w+/[\w/]+\.py)`", page.read_text(encoding="utf-8")):
-            places = (tiny.ROOT, tiny.ROOT / "xlnet_jax", tiny.ROOT / "configs")
-            assert any((folder / path).exists() for folder in places), f"{page.name}: {path}"

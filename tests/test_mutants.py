@@ -2,8 +2,6 @@
 escaped.
 """
 
-import collections
-import dataclasses
 import subprocess
 import sys
 import types
@@ -26,27 +24,6 @@ def test_every_fault_can_be_planted_and_its_tests_exist():
             assert f"def {name}" in (tiny.ROOT / file).read_text(encoding="utf-8"), (
                 f"{mutant.name}: no {test}"
             )
-
-
-@pytest.mark.parametrize(
-    ("source", "wanted"),
-    [
-        ("x = f(a + b, c)\n", "x = f(a, c)\n"),
-        ("x = f(\n    a\n    + b,\n    c,\n)\n", "x = f(a, c)\n"),
-        ("x = f(a + b, c) + f(\n    a + b, c\n)\n", None),
-        ("x = f(a + b, c, d)\n", None),
-    ],
-)
-def test_a_fault_is_found_however_its_lines_end(source, wanted):
-    row = mutants.Mutant("sum", "xlnet_jax/some.py", "f(a + b, c)", "f(a, c)", ())
-    if wanted:
-        assert mutants.planted(row, source) == wanted
-    else:
-        assert len(mutants.spans(row, source)) != 1
-    # A shell script is compared as it is written.
-    assert not mutants.spans(
-        dataclasses.replace(row, file="launch/some.sh"), source.replace(" ", "  ")
-    )
 
 
 def test_a_planted_fault_is_a_program(tmp_path):
@@ -84,8 +61,6 @@ REPORT = '<testsuite><testcase><failure message="{}"/></testcase></testsuite>'
         (1, "assert 1 == 2", "caught"),
         (1, "TypeError: no such argument", "unfinished"),
         (2, None, "unfinished"),  # an error in collection
-        (5, None, "unfinished"),  # no test was found
-        (-11, None, "unfinished"),
         (None, None, "unfinished"),  # a time-out
     ],
 )
@@ -110,15 +85,9 @@ def test_a_fault_is_caught_or_let_through_or_neither_is_known(
     assert verdict.kind == kind and (kind == "caught") == (not verdict.reason)
 
 
-def test_one_fault_that_is_not_caught_is_a_failure(monkeypatch, capsys):
-    kinds = collections.deque(["caught", "unfinished", "escaped"])
-    monkeypatch.setattr(mutants, "MUTANTS", mutants.MUTANTS[:3])
-    monkeypatch.setattr(
-        mutants, "check", lambda mutant, cache: mutants.Verdict(kinds.popleft(), "why")
-    )
-    monkeypatch.setattr("sys.argv", ["mutants.py", "--json", "--jobs=1"])
+def test_one_fault_that_is_not_caught_is_a_failure(monkeypatch):
+    kinds = iter(["caught", "escaped"])
+    monkeypatch.setattr(mutants, "MUTANTS", mutants.MUTANTS[:2])
+    monkeypatch.setattr(mutants, "check", lambda *_: mutants.Verdict(next(kinds), ""))
+    monkeypatch.setattr("sys.argv", ["mutants.py", "--jobs=1"])
     assert mutants.main() == 1
-    printed = mutants.json.loads(capsys.readouterr().out)
-    names = [mutant.name for mutant in mutants.MUTANTS]
-    assert printed["escaped"] == [names[2]] and printed["unfinished"] == [names[1]]
-    assert (printed["mutants"], printed["caught"]) == (3, 1)

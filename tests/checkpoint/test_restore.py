@@ -6,7 +6,6 @@ import errno
 import itertools
 import json
 import os
-import pathlib
 import random
 import re
 import shutil
@@ -17,6 +16,7 @@ import fake_gcs
 import jax
 import numpy as np
 import pytest
+import shared
 import tiny
 from shared import settings as config
 
@@ -53,10 +53,7 @@ def run(tmp_path_factory, pytestconfig):
 @pytest.fixture(scope="session")
 def abstract():
     """Of the whole state, on one device."""
-    settings = tiny.config(mesh={"data": 1})
-    return build_step(
-        make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
-    ).abstract_state.split()
+    return shared.abstract()
 
 
 @pytest.fixture(scope="session")
@@ -66,40 +63,10 @@ def saved(run, abstract):
         return {step: contents(tiny.restored(checkpoints, step, abstract)) for step in STEPS}
 
 
-@pytest.fixture(scope="session")
-def ends_as(run, tmp_path_factory, pytestconfig, abstract):
-    """What the run comes to if nothing happens to it."""
-    workdir = shutil.copytree(run, tmp_path_factory.mktemp("undisturbed") / "run")
-    return goes_on(workdir, pytestconfig, abstract)
-
-
-def goes_on(workdir, pytestconfig, abstract):
-    train(config(pytestconfig), str(workdir), stop_at=END)
-    with Checkpoints(str(workdir)) as checkpoints:
-        arrays, plan = (
-            contents(tiny.restored(checkpoints, END, abstract)),
-            checkpoints.record(END)["plan"],
-        )
-    lines = read_jsonl(os.path.join(workdir, "metrics.jsonl"))
-    return (
-        arrays,
-        plan,
-        [[line[name] for name in ("step", "loss", "grad_norm", "skipped")] for line in lines],
-    )
-
-
 def contents(trees):
     return {
         jax.tree_util.keystr(path): np.asarray(x).tobytes()
         for path, x in jax.tree.leaves_with_path(trees)
-    }
-
-
-def everything(folder):
-    """Every file and folder below, with what is in it."""
-    return {
-        str(path): path.read_bytes() if path.is_file() else None
-        for path in pathlib.Path(folder).rglob("*")
     }
 
 
@@ -176,7 +143,7 @@ def test_a_damaged_newest_checkpoint_is_moved_and_the_one_before_taken(
 ):
     workdir = copy(run, tmp_path)
     damage(workdir / "checkpoints" / "12", part)
-    broken = everything(workdir / "checkpoints" / "12")
+    broken = data_fixtures.contents(workdir / "checkpoints" / "12")
     found = resume(workdir, abstract)
     assert found is not None and found.step == 8 and list(found.damaged) == [12]
     assert contents(found.trees) == saved[8] != saved[12]
@@ -191,17 +158,14 @@ def test_a_damaged_newest_checkpoint_is_moved_and_the_one_before_taken(
         and "\n" not in line.message
     )
     assert not (workdir / "checkpoints" / "12").exists()
-    moved = everything(workdir / "quarantine" / "12")
-    assert {
-        path.replace("/quarantine/", "/checkpoints/"): data for path, data in moved.items()
-    } == broken
+    assert data_fixtures.contents(workdir / "quarantine" / "12") == broken
 
 
 def test_all_damaged_is_refused_and_nothing_is_changed(run, tmp_path, pytestconfig, abstract):
     workdir = copy(run, tmp_path)
     for step, damage, part in zip(STEPS, (truncate, flip, leave_temporary), PARTS[:3], strict=True):
         damage(workdir / "checkpoints" / str(step), part)
-    before = everything(workdir)
+    before = data_fixtures.contents(workdir)
     with pytest.raises(
         BadInput, match="every checkpoint is damaged, and nothing was changed"
     ) as raised:
@@ -209,7 +173,7 @@ def test_all_damaged_is_refused_and_nothing_is_changed(run, tmp_path, pytestconf
     assert raised.value.exit_code == 2 and "\n" not in str(raised.value)
     assert all(f"checkpoints/{step} is damaged: " in str(raised.value) for step in STEPS)
     assert "Restore one from a copy, or start again in another --workdir" in str(raised.value)
-    assert everything(workdir) == before
+    assert data_fixtures.contents(workdir) == before
 
 
 @pytest.mark.parametrize(
@@ -267,7 +231,7 @@ def test_a_checkpoint_that_one_process_cannot_read_is_bad_for_all(run, tmp_path,
 def test_readers_warn_or_refuse_and_move_nothing(run, tmp_path, abstract, saved, caplog):
     workdir = copy(run, tmp_path)
     flip(workdir / "checkpoints" / "12", "params")
-    before = everything(workdir)
+    before = data_fixtures.contents(workdir)
     params, step = restore.parameters(str(workdir), abstract["params"], Session())
     assert step == 8 and contents({"params": params}).items() <= saved[8].items()
     (line,) = [record for record in caplog.records if record.name == "xlnet_jax"]
@@ -282,11 +246,17 @@ def test_readers_warn_or_refuse_and_move_nothing(run, tmp_path, abstract, saved,
     # What is wrong with another part is of no concern to who reads the parameters.
     shutil.rmtree(workdir / "checkpoints" / "8" / "optimizer")
     assert restore.parameters(str(workdir), abstract["params"], Session())[1] == 8
-    assert before.items() > everything(workdir).items()
+    assert before.items() > data_fixtures.contents(workdir).items()
 
 
-@pytest.mark.parametrize("lost", ["_METADATA", "params"])
-def test_lost_permission_is_no_damage(run, tmp_path, abstract, monkeypatch, lost):
+@pytest.mark.parametrize(
+    ("lost", "place"),
+    [
+        ("_METADATA", "xlnet_jax.checkpoint.store.ocp.load_checkpointables"),
+        ("params", "os.scandir"),
+    ],
+)
+def test_lost_permission_is_no_damage(run, tmp_path, abstract, monkeypatch, lost, place):
     """Of a folder Orbax says that there is no _METADATA in it; the checkpoint would be moved to
     quarantine.
     """
@@ -294,22 +264,19 @@ def test_lost_permission_is_no_damage(run, tmp_path, abstract, monkeypatch, lost
     folder, scandir = workdir / "checkpoints" / "12" / "params", os.scandir
     if lost == "params":
         (folder / "_METADATA").rename(tmp_path / "hidden")
-    before = everything(workdir)
+    before = data_fixtures.contents(workdir)
 
     def refuse(path=".", *_):
         if lost == "_METADATA" or str(path) == str(folder):
             raise PermissionError(errno.EACCES, "Permission denied", f"12/{lost}")
         return scandir(path)
 
-    place = {
-        "_METADATA": "xlnet_jax.checkpoint.store.ocp.load_checkpointables",
-        "params": "os.scandir",
-    }[lost]
     with monkeypatch.context() as patch:
         patch.setattr(place, refuse)
         with pytest.raises(BadInput, match=f"12/{lost}: Permission denied; fix this") as raised:
             resume(workdir, abstract)
-    assert not isinstance(raised.value, Damaged) and everything(workdir) == before
+    assert not isinstance(raised.value, Damaged)
+    assert data_fixtures.contents(workdir) == before
 
 
 MESHES = {
@@ -360,7 +327,7 @@ def test_parameters_of_another_run(run, tmp_path, pytestconfig, abstract, saved)
     )
 
 
-def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, abstract, pytestconfig):
+def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, pytestconfig):
     other = tiny.config(model={"d_ff": 64}, mesh={"data": 1})
     built = build_step(make_recipe(other), meshes.make_mesh(other.mesh, jax.devices()[:1]))
     with pytest.raises(
@@ -368,15 +335,25 @@ def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, abstract, pyte
         match=r"\(step 12\): params/\S+ is float32\[[\d,]*32\S* in the checkpoint, not \S+64\S*",
     ):
         restore.foreign_parameters(str(run), built.abstract_state.params, Session())
-    with pytest.raises(BadInput, match=r"checkpoint.init_from=.*/nothing: .* no such folder"):
-        restore.foreign_parameters(str(tmp_path / "nothing"), abstract["params"], Session())
-    with pytest.raises(BadInput, match="no such folder"):
+    with pytest.raises(BadInput, match="checkpoint.init_from=/nowhere: .* no such folder"):
         train(config(pytestconfig, checkpoint={"init_from": "/nowhere"}), str(tmp_path / "run"))
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+def start(settings, folder):
+    """The first state of a run, the parameters as they are drawn, and the rest of what a start
+    gives.
+    """
+    recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
+    with jax.set_mesh(mesh), Checkpoints(folder, CheckpointConfig(keep=1)) as checkpoints:
+        built = build_step(recipe, mesh)
+        job = Job(settings, folder, open_mixture(settings), make_recipe, None, settings.train.steps)
+        state, *others = restore_or_init(job, [built], checkpoints, Session())
+        return state, create_state(built).params, *others
+
+
 def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(
-    run, tmp_path, pytestconfig, saved, caplog
+    run, tmp_path, pytestconfig, abstract, saved, caplog
 ):
     """Would fail if a fresh parameter were taken for a damaged one, or a loaded one stayed as it
     was drawn.
@@ -385,14 +362,8 @@ def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(
     settings = config(
         pytestconfig, model=model, mesh={"data": 1}, checkpoint={"init_from": str(run)}
     )
-    recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
-    with jax.set_mesh(mesh), Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as checkpoints:
-        built = build_step(recipe, mesh)
-        job = Job(
-            settings, str(tmp_path), open_mixture(settings), make_recipe, None, settings.train.steps
-        )
-        state, _, step, origin = restore_or_init(job, [built], checkpoints, Session())
-        drawn = contents({"params": create_state(built).params})
+    state, params, _, step, origin = start(settings, str(tmp_path))
+    drawn = contents({"params": params})
     biases = ("content_bias", "position_bias", "segment_bias")
     assert step == 0 and origin["init_from"]["fresh"] == [
         f"params/biases/{name}" for name in biases
@@ -419,7 +390,7 @@ def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(
     for name, value in loaded.items():
         assert value == (drawn if "['biases']" in name else saved[12])[name], name
     assert loaded != drawn and loaded.keys() == drawn.keys()
-    nothing = {"tower": built.abstract_state.params["word_embedding"]}
+    nothing = {"tower": abstract["params"]["word_embedding"]}
     with pytest.raises(BadInput, match="has none of this model's parameters"):
         restore.foreign_parameters(str(run), nothing, Session())
 
@@ -461,9 +432,7 @@ def test_a_reader_takes_the_newest_of_a_run_that_saves_and_removes_meanwhile(
     assert not caplog.records
 
 
-def test_a_line_cut_off_by_a_kill_does_not_stop_the_next_start(
-    run, tmp_path, pytestconfig, abstract, ends_as, caplog
-):
+def test_a_line_cut_off_by_a_kill_does_not_stop_the_next_start(run, tmp_path, pytestconfig, caplog):
     workdir = shutil.copytree(run, tmp_path / "run")
     for name, garbage in (
         ("metrics.jsonl", b'{"loss": 1}\n{"step": 13, "lo'),
@@ -473,20 +442,23 @@ def test_a_line_cut_off_by_a_kill_does_not_stop_the_next_start(
     ):
         with open(workdir / name, "ab") as file:
             file.write(garbage)
-    assert goes_on(workdir, pytestconfig, abstract) == ends_as
+    train(config(pytestconfig), str(workdir), stop_at=END)
+    before, after = (read_jsonl(f"{each}/metrics.jsonl") for each in (run, workdir))
+    assert after[:12] == before and [line["step"] for line in after[12:]] == [13, 14, 15, 16]
     assert "evaluations.jsonl: line 1 is damaged and is ignored" in caplog.text
     assert [line["step"] for line in read_jsonl(str(workdir / "runs.jsonl"))] == [0, 12]
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "missing record",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("missing data", "cut data")),
-    ],
-)
-def test_a_damaged_checkpoint_in_a_bucket_is_moved_too(run, abstract, saved, damage):
+@pytest.mark.parametrize("missing", ["record", pytest.param("data", marks=pytest.mark.slow)])
+def test_a_damaged_checkpoint_in_a_bucket_is_moved_too(run, abstract, saved, missing):
+    def below(folder):
+        return {
+            name.removeprefix(folder): data
+            for name, data in server.objects.items()
+            if name.startswith(folder)
+        }
+
     with fake_gcs.serve() as server:
         for path in (run / "checkpoints").rglob("*"):
             if path.is_file():
@@ -494,29 +466,14 @@ def test_a_damaged_checkpoint_in_a_bucket_is_moved_too(run, abstract, saved, dam
         del server.objects["bucket/run/checkpoints/8/commit_success.txt"]  # was never complete
         at = "bucket/run/checkpoints/12/"
         (data,) = [name for name in server.objects if name.startswith(f"{at}params/d/")]
-        if damage == "cut data":
-            server.objects[data] = server.objects[data][:100]
-        else:
-            del server.objects[data if damage == "missing data" else f"{at}_CHECKPOINT_METADATA"]
-        broken = {
-            name.removeprefix(at): data
-            for name, data in server.objects.items()
-            if name.startswith(at)
-        }
+        del server.objects[data if missing == "data" else f"{at}_CHECKPOINT_METADATA"]
+        broken = below(at)
         found = resume("gs://bucket/run", abstract)
         assert found.step == 4 and list(found.damaged) == [12] and contents(found.trees) == saved[4]
-        to = "bucket/run/quarantine/12/"
-        assert {
-            name.removeprefix(to): data
-            for name, data in server.objects.items()
-            if name.startswith(to)
-        } == broken
-        assert not any(name.startswith(at) for name in server.objects)
+        assert below("bucket/run/quarantine/12/") == broken and not below(at)
 
 
-def test_a_grown_vocabulary_takes_the_rows_of_known_pieces(
-    run, tmp_path, pytestconfig, saved, caplog
-):
+def test_a_grown_vocabulary_takes_the_rows_of_known_pieces(run, tmp_path, pytestconfig, caplog):
     """Half of the pieces are known, in another order."""
     corpus = str(tmp_path / "corpus")
     lines = data_fixtures.synthetic_text(9, 60)
@@ -532,25 +489,18 @@ def test_a_grown_vocabulary_takes_the_rows_of_known_pieces(
         data={"corpus": corpus},
         checkpoint={"init_from": str(run)},
     )
-    recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
-    mixture = open_mixture(settings)
-    with (
-        jax.set_mesh(mesh),
-        Checkpoints(str(tmp_path / "new"), CheckpointConfig(keep=1)) as checkpoints,
-    ):
-        built = build_step(recipe, mesh)
-        job = Job(settings, str(tmp_path / "new"), mixture, make_recipe, None, settings.train.steps)
-        state, *_ = restore_or_init(job, [built], checkpoints, Session())
-        drawn = create_state(built).params["word_embedding"]
-    with Checkpoints(str(run)) as checkpoints:
-        theirs = tiny.saved_parameters(str(run))[0]["word_embedding"]
+    state, drawn, *_ = start(settings, str(tmp_path / "new"))
+    theirs = tiny.saved_parameters(str(run))[0]["word_embedding"]
     known = {piece: row for row, piece in enumerate(data_fixtures.tokenizer().pieces)}
-    ours, table = mixture.tokenizer.pieces, np.asarray(state.params["word_embedding"])
+    ours = open_mixture(settings).tokenizer.pieces
+    table = np.asarray(state.params["word_embedding"])
     both = [piece in known for piece in ours]
     assert 20 < sum(both) < len(ours) - 8 and ours != data_fixtures.tokenizer().pieces[: len(ours)]
     for row, piece in enumerate(ours):
         np.testing.assert_array_equal(
-            table[row], theirs[known[piece]] if piece in known else drawn[row], str(piece)
+            table[row],
+            theirs[known[piece]] if piece in known else drawn["word_embedding"][row],
+            str(piece),
         )
     assert (
         f"has another vocabulary: the rows of {sum(both)} pieces are taken from there, and those "

@@ -87,10 +87,6 @@ OTHERS = (
         ),
     ),
     (
-        {"opt_state": ({}, jnp.array(7, jnp.int32))},
-        "optimizer/0/mu is only in the checkpoint; the run used another optimizer",
-    ),
-    (
         {"params": {"a": jnp.ones((3, 3)), "b": {"c": jnp.ones(3)}}},
         (
             "params/a is float32[2,3] in the checkpoint, not float32[3,3]; "
@@ -174,21 +170,24 @@ def test_a_state_donated_right_after_the_save_is_saved_as_it_was(tmp_path):
 
 
 def test_each_device_reads_a_part_of_a_replicated_array_and_gets_the_whole(tmp_path):
-    mesh = jax.make_mesh((4, 2), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
-    whole, halves = (
-        NamedSharding(mesh, spec) for spec in (PartitionSpec(), PartitionSpec(None, "fsdp"))
-    )
-    values = np.arange(2**18, dtype=np.float32).reshape(2, 256, 512)
-    trees = {
-        "params": {"kernel": jax.device_put(values, whole), "split": jax.device_put(values, halves)}
-    }
-    with Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as writer:
-        writer.save(1, trees, {})
-    with Checkpoints(str(tmp_path)) as reader:
-        read = reader.read(1, abstract(trees))
-        assert {x.addressable_shards[0].data.size for x in read["params"].values()} == {2**18 // 8}
-        back = reader.gather(1, read, abstract(trees), reader.record(1))
-    for name, array in trees["params"].items():
+    """Fails if an array is stored whole, also one that a single device writes, or if each device
+    reads all of it.
+    """
+    whole, halves = on_mesh((4, 2), ()), on_mesh((4, 2), (None, "fsdp"))
+    values = np.arange(2**21, dtype=np.float32).reshape(8, 512, 512)
+    places = {"kernel": whole, "split": halves, "alone": jax.devices()[0]}
+    trees = {"params": {name: jax.device_put(values, place) for name, place in places.items()}}
+    wanted = abstract(trees)
+    wanted["params"]["alone"] = wanted["params"]["kernel"]
+    with jax.set_mesh(whole.mesh):
+        with Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as writer:
+            writer.save(1, trees, {})
+        with Checkpoints(str(tmp_path)) as reader:
+            read = reader.read(1, wanted)
+            back = reader.gather(1, read, wanted, reader.record(1))
+    for name, array in wanted["params"].items():
+        parts = read["params"][name].addressable_shards
+        assert len({str(part.index) for part in parts}) == 8
         assert back["params"][name].sharding == array.sharding
         np.testing.assert_array_equal(back["params"][name], values)
 
@@ -308,19 +307,21 @@ def test_a_record_that_lost_its_hashes_is_damaged(tmp_path):
         restore.newest(reader, wanted, Session())
 
 
-@pytest.mark.parametrize("place", ["params", "optimizer"])
-def test_a_state_that_is_not_finite_is_not_saved(tmp_path, place):
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"params": {"a": jnp.array([1, jnp.inf])}}, "params/a"),
+        ({"opt_state": ({"mu": jnp.array([1, jnp.nan])},)}, "optimizer/0/mu"),
+    ],
+    ids=["params", "optimizer"],
+)
+def test_a_state_that_is_not_finite_is_not_saved(tmp_path, changes, name):
     state = make_state()
-    bad = {
-        "params": {"params": state.params | {"a": state.params["a"].at[1, 1].set(jnp.inf)}},
-        "optimizer": {"opt_state": ({"mu": jnp.array([1, jnp.nan, 1])}, state.opt_state[1])},
-    }[place]
-    name = {"params": "params/a", "optimizer": "optimizer/0/mu"}[place]
     with Checkpoints(str(tmp_path), CheckpointConfig(keep=2)) as writer:
         with pytest.raises(Diverged, match=f"step 6: {name} is not finite") as raised:
-            writer.save(6, dataclasses.replace(state, **bad).split(), {}, MUST_BE_FINITE)
+            writer.save(6, dataclasses.replace(state, **changes).split(), {}, MUST_BE_FINITE)
         assert raised.value.exit_code == 3 and writer.steps() == []
-        # A running mean of losses heals: the rest is worth chunks.
+        # A running mean of losses heals: the rest is worth a checkpoint.
         writer.save(
             6, dataclasses.replace(state, loss_mean=jnp.array(jnp.nan)).split(), {}, MUST_BE_FINITE
         )
@@ -330,9 +331,7 @@ def test_a_state_that_is_not_finite_is_not_saved(tmp_path, place):
 @pytest.mark.parametrize(
     ("rules", "stay"),
     [
-        ({"keep": 1}, [12]),
         ({"keep": 2}, [10, 12]),
-        ({"keep": 1, "keep_every": 4}, [4, 8, 12]),
         ({"keep": 1, "keep_best": 2}, [4, 6, 12]),
         ({"keep": 2, "keep_every": 8, "keep_best": 1}, [6, 8, 10, 12]),
     ],
@@ -353,23 +352,17 @@ def test_checksums_are_of_the_whole_array_and_stay_what_they_are():
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
     spread = jax.device_put(values, NamedSharding(mesh, PartitionSpec("x", "y")))
     assert len({str(shard.index) for shard in spread.addressable_shards}) == 8
-    (expected,) = set(checksums.of_trees({"a": values})[0].values())
     # Written into checkpoints: another number here is another format.
-    assert expected == f"float32[4,6] {by_hand(values)}"
-    assert checksums.of_trees({"a": spread}) == ({"a": expected}, [])
-    flipped = values.copy()
+    expected = "float32[4,6] 1919706401984804620454dad664657f"
+    for same in (values, spread):
+        assert checksums.of_trees({"a": same}) == ({"a": expected}, [])
+    flipped, swapped = values.copy(), values.copy()
     flipped.view(np.uint32)[2, 3] ^= 1 << 7
-    for other in (
-        flipped,
-        values[::-1].copy(),
-        values.reshape(6, 4),
-        values.astype(np.float64).astype(np.int32),
-    ):
+    swapped[0, :2] = values[0, 1], values[0, 0]
+    reshaped = values.reshape(6, 4)
+    for other in (flipped, swapped, values[::-1].copy(), reshaped, values.astype(np.int32)):
         assert checksums.of_trees({"a": other})[0]["a"] != expected
-    assert checksums.of_trees({"a": values.reshape(6, 4)})[0]["a"].split()[1] == expected.split()[1]
-    swapped = values.copy()
-    swapped[0, 0], swapped[0, 1] = values[0, 1], values[0, 0]
-    assert checksums.of_trees({"a": swapped})[0]["a"] != expected
+    assert checksums.of_trees({"a": reshaped})[0]["a"].split()[1] == expected.split()[1]
     kinds = {
         "half": jnp.ones(3, jnp.bfloat16),
         "flag": jnp.array(True),
@@ -380,22 +373,6 @@ def test_checksums_are_of_the_whole_array_and_stay_what_they_are():
         "bool[]",
         "bfloat16[3]",
     ]
-
-
-def by_hand(array):
-    def mixed(word):
-        word ^= word >> 16
-        word = word * 0x85EBCA6B % 2**32
-        word ^= word >> 13
-        word = word * 0xC2B2AE35 % 2**32
-        return word ^ word >> 16
-
-    words = [int(word) for word in array.reshape(-1).view(np.uint32)]
-    sums = [
-        sum(mixed(word ^ (mixed(i + 1) + salt) % 2**32) for i, word in enumerate(words)) % 2**32
-        for salt in (0x9E3779B9, 0x3C6EF372, 0xDAA66D2B, 0x78DDE6E4)
-    ]
-    return "".join(f"{word:08x}" for word in sums)
 
 
 def test_checksums_in_parts_are_those_of_the_whole(monkeypatch):
@@ -431,7 +408,6 @@ def on_mesh(sizes, spec):
     ("sizes", "spec", "chunk", "parts"),
     [
         ((8, 1), (), (1, 64, 96), (4, 1, 1)),  # as many as there are chunks
-        ((8, 1), (), (1, 32, 96), (4, 2, 1)),
         ((8, 1), (), (4, 64, 32), (1, 1, 1)),  # 3 chunks do not divide over 8 devices
         ((8, 1), (), (4, 8, 32), (1, 8, 1)),
         ((4, 2), (None, "fsdp"), (4, 8, 96), (1, 8, 1)),  # each half in 4 parts
@@ -461,16 +437,3 @@ def test_what_cannot_be_split_stays():
     one, asked = SingleDeviceSharding(jax.devices()[0]), on_mesh((8, 1), ())
     for sharding, shape in ((one, SHAPE), (asked, ()), (asked, SHAPE)):
         assert spread(sharding, shape, shape) is sharding
-
-
-def test_devices_read_different_parts_of_an_array_that_all_will_hold(tmp_path):
-    """Fails if an array is stored whole, or if each device reads all of it."""
-    everywhere = on_mesh((8, 1), ())
-    x = jax.device_put(np.arange(2**21, dtype=np.float32).reshape(8, -1), jax.devices()[0])
-    wanted = {"params": {"a": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere)}}
-    with jax.set_mesh(everywhere.mesh):
-        with Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as writer:
-            writer.save(1, {"params": {"a": x}}, {})
-        with Checkpoints(str(tmp_path)) as reader:
-            read = reader.read(1, wanted)["params"]["a"]
-    assert len({str(shard.index) for shard in read.addressable_shards}) == 8

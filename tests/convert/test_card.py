@@ -35,8 +35,17 @@ def test_the_page_has_the_program_of_the_card():
     data = {"objective": "mlm", "reuse_len": 29}
     mlm = programs(card(tiny.config(data=data, model={"memory_len": 0})))[1]
     assert mlm.splitlines()[:6] == program.splitlines()[:6] and "perm_mask" not in mlm
-    task = tiny.config(finetune={"task": "regression"})
-    assert len(programs(card(task))) == 1, "its folder has no head for pieces"
+
+
+@pytest.mark.parametrize(
+    ("family", "tag", "count"),
+    [("xlnet", "text-generation", 3), ("gpt2", "text-generation", 2), ("bert", "fill-mask", 2)],
+)
+def test_a_pretrained_model_says_what_it_is_for(family, tag, count):
+    page = card(tiny.config() if family == "xlnet" else tiny.family(family))
+    assert f"\npipeline_tag: {tag}\n" in page and "\n- pretraining\n" in page
+    assert "its head is untrained" in page and len(programs(page)) == count
+    assert ("max_new_tokens=20" in page) == (tag == "text-generation")
 
 
 @pytest.mark.parametrize(
@@ -53,13 +62,13 @@ def test_the_page_has_the_program_of_the_card():
 )
 def test_a_fine_tuned_model_is_one_of_its_task(task, tag, says):
     """The fault: "XLNet pretrained" with an untrained head, for a head that is trained."""
-    named = "no,yes" if task.endswith("classification") else ""
+    named = "no,some|thing" if task.endswith("classification") else ""
     page = card(tiny.config(finetune={"task": task, "labels": named}))
     assert f"\npipeline_tag: {tag}\n" in page
     assert "its head is untrained" not in page and " pretrained with" not in page
     assert (
         says in page
         and f"| task | {task} |" in page
-        and ("| labels | no, yes |" in page) == bool(named)
+        and ("| labels | no, some\\|thing |" in page) == bool(named)
     )
-    assert "generate(" not in page and "<mask>" not in page
+    assert "generate(" not in page and "<mask>" not in page and len(programs(page)) == 1

@@ -207,18 +207,6 @@ def test_the_names_of_labels_come_back_as_they_are(labels, tmp_path):
     assert found.finetune.label_list() == labels
 
 
-@pytest.mark.parametrize("labels", LABELS, ids=repr)
-def test_any_names_of_labels_are_imported(labels, tmp_path):
-    config = tiny.config(finetune={"task": "classification", "labels": "a,b"})
-    found = fields.config_json(config, XLNET, {}) | {
-        "id2label": {str(n): name for n, name in enumerate(labels)}
-    }
-    files.write(f"{tmp_path}/config.json", files.to_json(found))
-    files.write(f"{tmp_path}/tokenizer_config.json", files.to_json({}))
-    task = fields.read_task(str(tmp_path), fields.read_config_json(str(tmp_path)))
-    assert configs.from_dict(configs.nested(task)).finetune.label_list() == labels
-
-
 def test_labels_come_back_by_their_numbers():
     """The fault: in the order of the letters, which has 10 before 2."""
     names = [f"label {number}" for number in range(12)]

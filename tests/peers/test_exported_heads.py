@@ -1,6 +1,4 @@
-"""A fine-tuned model, exported: its head gives the same outputs in transformers as `predict` gives
-here.
-"""
+"""A fine-tuned model, exported: its head gives the same outputs in transformers as here."""
 
 import json
 import os
@@ -16,7 +14,6 @@ from tiny import saved_parameters
 
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.import_ import import_
-from xlnet_jax.commands.predict import predict
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.task import Example
 from xlnet_jax.finetune.tasks import TASKS
@@ -27,13 +24,11 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 T = 32
+PAIRS = [("Bado kilu menora.", "Sidu."), ("Rave tusi.", "Bado bado kilu no.")]
 EXAMPLES = {
-    "classification": [("Bado kilu menora.", "Sidu."), ("Rave tusi.", "Bado bado kilu no.")],
+    "classification": PAIRS,
     "regression": [("Bado kilu menora.",), ("Rave tusi veno kilu.",)],
-    "multi_label_classification": [
-        ("Bado kilu menora.", "Sidu."),
-        ("Rave tusi.", "Bado bado kilu no."),
-    ],
+    "multi_label_classification": PAIRS,
     "multiple_choice": [
         ("Bado kilu.", "Menora?", "Sidu rave.", "Tusi veno no."),
         ("Kilu.", "Sidu?", "Bado.", "Rave."),
@@ -51,8 +46,8 @@ def labels_of(task):
     return ["no", "maybe", "yes"] if task.endswith("classification") else []
 
 
-def fine_tuned(task, workdir, **keys):
-    keys |= {"task": task, "labels": ",".join(labels_of(task)), "beam": 3}
+def fine_tuned(task, workdir):
+    keys = {"task": task, "labels": ",".join(labels_of(task)), "beam": 3}
     config = tiny.config(data={"segment_len": T}, finetune=keys)
     tokenizer = data_fixtures.tokenizer()
     made = TASKS[task](config, tokenizer)
@@ -135,16 +130,6 @@ def test_the_head_gives_the_same(task, tmp_path):
         assert theirs.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
     if task == "multi_label_classification":
         assert theirs.config.problem_type == task
-        texts = [dict(zip(("text", "text_pair"), each, strict=True)) for each in EXAMPLES[task]]
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        pipe = transformers.pipeline(
-            "text-classification", model=theirs, tokenizer=tokenizer, top_k=None
-        )
-        lines = predict(str(tmp_path / "run"), texts=["\t".join(each) for each in EXAMPLES[task]])
-        for line, found in zip(lines, pipe(texts, truncation=True), strict=True):
-            shares = {each["label"]: each["score"] for each in found}
-            assert line["scores"] == pytest.approx(shares, abs=1e-5)
-            assert line["labels"] == [name for name in labels_of(task) if shares[name] > 0.5]
 
 
 def forbidden(batch):
@@ -153,17 +138,3 @@ def forbidden(batch):
     """
     tokens, segments = batch.tokens[:, 0, 0], batch.segments[:, 0, 0]
     return np.where((segments == 0) & ~np.isin(tokens, [SEP, PAD]) | (tokens == CLS), 0.0, 1.0)
-
-
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_sentence_transformers_gives_our_vectors(pooling, tmp_path):
-    """Catches another pooling, a CLS that is looked for at the start, and padding that counts."""
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    fine_tuned("embeddings", str(tmp_path / "run"), pooling=pooling)
-    folder = str(tmp_path / "exported")
-    export(str(tmp_path / "run"), folder)
-    texts = [texts[0] for texts in EXAMPLES["embeddings"]]
-    theirs = sentence_transformers.SentenceTransformer(folder, device="cpu")
-    ours = np.array([line["vectors"][0] for line in predict(str(tmp_path / "run"), texts=texts)])
-    np.testing.assert_allclose(theirs.encode(texts), ours, atol=1e-5 * np.abs(ours).max())

@@ -138,9 +138,6 @@ def test_six_commands_from_there_and_back(tmp_path, monkeypatch, capsys):
         [[line["scores"][name] for name in model.config.label2id] for line in done["predict"]]
     )
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    assert [line["label"] for line in done["predict"]] == [
-        model.config.id2label[at] for at in theirs.argmax(1)
-    ]
     assert abs(theirs[0] - theirs[1]).max() > 1e-3, "the texts make no difference"
 
 

@@ -234,7 +234,8 @@ def test_two_streams(remembered, spiece, tmp_path):
     params, folder = export(model, spiece, tmp_path / "model")
     batch, memory = batch_of(*permuted_ranks()), memory_of(model, remembered)
     ours = run(params, model, batch, memory)
-    theirs, _ = load(transformers.AutoModelForPreTraining, folder)
+    theirs, report = load(transformers.AutoModelForPreTraining, folder)
+    assert not report["unexpected_keys"]
     assert theirs.lm_loss.weight is theirs.transformer.word_embedding.weight
     given = inputs(batch, memory if remembered else None) | two_stream_arguments(batch)
     with torch.no_grad():
@@ -250,14 +251,17 @@ def test_two_streams(remembered, spiece, tmp_path):
     assert max(found.values()) < TOLERANCE, found
 
 
-def differences(lines: list[str], ours: Tokenizer, folder: str) -> dict[str, list[str]]:
-    """The lines that have other ids in the exported tokenizer, by the reason; there are two."""
-    found = {"digit and comma": [], "equal scores": []}
+def differences(lines: list[str], ours: Tokenizer, folder: str) -> tuple[dict[str, list[str]], int]:
+    """The lines that have other ids in the exported tokenizer, by the reason; there are two. And
+    the number of lines that the rule of digit and comma changes.
+    """
+    found, changed = {"digit and comma": [], "equal scores": []}, 0
     theirs = transformers.AutoTokenizer.from_pretrained(folder)(lines, add_special_tokens=False)[
         "input_ids"
     ]
     for line, a, b in zip(lines, data_fixtures.encode(lines, ours), theirs, strict=True):
         plain = ours.processor.encode(ours.normalization(line))
+        changed += plain != a.tolist()
         if a.tolist() == b:
             continue
         if plain != a.tolist():  # the rule, which is only emulated, had something to do
@@ -267,7 +271,7 @@ def differences(lines: list[str], ours: Tokenizer, folder: str) -> dict[str, lis
         found["equal scores"].append(line)
         ours_score, theirs_score = (sum(map(ours.processor.get_score, ids)) for ids in (plain, b))
         assert abs(ours_score - theirs_score) < 1e-3, line
-    return found
+    return found, changed
 
 
 RULES = [
@@ -282,23 +286,11 @@ RULES = [
 def test_tokenizer_gives_the_same_ids(rules, lines, spiece, tmp_path):
     """Every difference is one of the two that docs/convert.md lists; there are few."""
     _, folder = export(model_config(), spiece, tmp_path / "model", rules)
-    found = differences(lines, Tokenizer(spiece, rules), folder)
-    assert len(found["digit and comma"]) < 0.02 * len(lines) and len(
-        found["equal scores"]
-    ) < 0.01 * len(lines)
+    found, changed = differences(lines, Tokenizer(spiece, rules), folder)
+    # Without the rule there, all that it changes here would differ.
+    assert len(found["digit and comma"]) < 0.02 * len(lines) < changed
+    assert len(found["equal scores"]) < 0.01 * len(lines)
     assert not set(sum(found.values(), [])) & set(MANY_SCRIPTS)
-
-
-def test_the_digit_comma_rule_is_there(lines, spiece, tmp_path):
-    """Without it every year before a comma would differ."""
-    _, folder = export(model_config(), spiece, tmp_path / "model")
-    theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), Tokenizer(spiece)
-    years = [line for line in lines if line.startswith("In ")]
-    plain = [ours.processor.encode(line) for line in years]
-    exact = data_fixtures.encode(years, ours)
-    assert sum(a != b.tolist() for a, b in zip(plain, exact, strict=True)) > 0.1 * len(years)
-    found = theirs(years, add_special_tokens=False)["input_ids"]
-    assert sum(a != b.tolist() for a, b in zip(found, exact, strict=True)) < 0.02 * len(lines)
 
 
 def test_special_tokens(spiece, tmp_path):
@@ -319,16 +311,12 @@ def test_special_tokens(spiece, tmp_path):
     assert tokenizer("a <mask>", add_special_tokens=False)["input_ids"][-1] == 6
 
 
-CLASSES = ["AutoModel", "XLNetLMHeadModel", "AutoModelForCausalLM", "AutoModelForPreTraining"]
-CLASSES += [
-    f"XLNetFor{task}"
-    for task in (
-        "SequenceClassification",
-        "TokenClassification",
-        "MultipleChoice",
-        "QuestionAnsweringSimple",
-        "QuestionAnswering",
-    )
+CLASSES = [
+    "XLNetForSequenceClassification",
+    "XLNetForTokenClassification",
+    "XLNetForMultipleChoice",
+    "XLNetForQuestionAnsweringSimple",
+    "XLNetForQuestionAnswering",
 ]
 HEADS = (
     "sequence_summary.",
@@ -342,14 +330,14 @@ HEADS = (
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_class_loads_it(name, loaded_folder):
+def test_every_class_of_a_task_loads_it(name, loaded_folder):
     """Only the head of a task is new, and only the head of pretraining is left over."""
     _, report = getattr(transformers, name).from_pretrained(loaded_folder, output_loading_info=True)
     assert (
         all(key.startswith(HEADS) for key in report["missing_keys"])
         and not report["mismatched_keys"]
     )
-    assert set(report["unexpected_keys"]) == (set() if name in CLASSES[1:4] else {"lm_loss.bias"})
+    assert set(report["unexpected_keys"]) == {"lm_loss.bias"}
 
 
 @pytest.fixture(scope="module")
@@ -357,66 +345,8 @@ def loaded_folder(spiece, tmp_path_factory) -> str:
     return export(model_config(), spiece, tmp_path_factory.mktemp("all") / "model")[1]
 
 
-@pytest.mark.parametrize(
-    "task", ["feature-extraction", "text-classification", "token-classification"]
-)
-def test_pipelines(task, loaded_folder):
-    """Model and tokenizer are found from the folder alone."""
-    assert transformers.pipeline(task, model=loaded_folder)("One (1), or two.")
-
-
-def test_generate_needs_no_segments(loaded_folder):
-    """The command of docs/convert.md: each step their `generate` appends to `input_ids`, not to
-    `token_type_ids`.
-    """
-    tokenizer = transformers.AutoTokenizer.from_pretrained(loaded_folder)
-    assert tokenizer.model_max_length == T
-    model = transformers.XLNetLMHeadModel.from_pretrained(loaded_folder).eval()
-    given = tokenizer(
-        "One (1), or", add_special_tokens=False, return_token_type_ids=False, return_tensors="pt"
-    )
-    out = model.generate(**given, max_new_tokens=4, do_sample=False)
-    assert out.shape[1] == given["input_ids"].shape[1] + 4
-    with pytest.raises(RuntimeError, match="does not broadcast"):
-        model.generate(
-            **tokenizer("One (1), or", return_tensors="pt"), max_new_tokens=4, do_sample=False
-        )
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_their_trainer_fine_tunes_it(loaded_folder, tmp_path):
-    """20 steps of the library's own Trainer, and the loss falls: gradients flow, CLS and segments
-    are in place.
-    """
-    pytest.importorskip("accelerate")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(loaded_folder)
-    torch.manual_seed(0)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(
-        loaded_folder, num_labels=2
-    )
-    texts = [
-        f"{word} {other}" for word in ("good", "bad") for other in ("one", "two", "three", "four")
-    ]
-    rows = [
-        tokenizer(text, padding="max_length", max_length=12) | {"labels": i // 4}
-        for i, text in enumerate(texts)
-    ]
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path),
-        max_steps=20,
-        per_device_train_batch_size=8,
-        learning_rate=1e-2,
-        logging_steps=1,
-        report_to=[],
-        use_cpu=True,
-        save_strategy="no",
-        disable_tqdm=True,
-        seed=0,
-    )
-    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=rows)
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert len(losses) == 20 and np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5]), losses
+def test_a_pipeline_finds_model_and_tokenizer(loaded_folder):
+    assert transformers.pipeline("feature-extraction", model=loaded_folder)("One (1), or two.")
 
 
 def test_loads_without_protobuf_and_sentencepiece(spiece, tmp_path):

@@ -20,17 +20,39 @@ torch = pytest.importorskip("torch")
 SMOOTHING = 0.1
 
 
-def _theirs(config, params, tokens_BT, real_BT):
-    """Hidden states, the smoothed loss of the next tokens, and gradients under our names."""
-    model, leaves = config.model, {}
+def _as_theirs(ours, model):
+    """Our parameters of the layers, or their gradients, under torch's names and in its layout:
+    a list over the layers.
+    """
+    attention, feed_forward = ours["layers"]["attention"], ours["layers"]["feed_forward"]
+    L, D = model.layers, model.d_model
+    three = ("query", "key", "value")
+    # [in, heads, head_dim] to [out, in].
+    of_three = [np.asarray(attention[name]).reshape(L, D, D).swapaxes(1, 2) for name in three]
+    bias_of_three = [np.asarray(attention[f"{name}_bias"]).reshape(L, D) for name in three]
+    return {
+        "self_attn.in_proj_weight": np.concatenate(of_three, axis=1),
+        "self_attn.in_proj_bias": np.concatenate(bias_of_three, axis=1),
+        "self_attn.out_proj.weight": np.asarray(attention["output"]).reshape(L, D, D),
+        "self_attn.out_proj.bias": attention["output_bias"],
+        "norm1.weight": attention["norm"]["scale"],
+        "norm1.bias": attention["norm"]["bias"],
+        "linear1.weight": np.asarray(feed_forward["inner"]["kernel"]).swapaxes(1, 2),
+        "linear1.bias": feed_forward["inner"]["bias"],
+        "linear2.weight": np.asarray(feed_forward["outer"]["kernel"]).swapaxes(1, 2),
+        "linear2.bias": feed_forward["outer"]["bias"],
+        "norm2.weight": feed_forward["norm"]["scale"],
+        "norm2.bias": feed_forward["norm"]["bias"],
+    }
 
-    def leaf(name, x):
-        leaves[name] = torch.tensor(np.asarray(x), dtype=torch.float64, requires_grad=True)
-        return leaves[name]
 
-    table = leaf("word_embedding", params["word_embedding"])
-    ours = params["layers"]
-    layers, D = [], model.d_model
+def _theirs(model, params, tokens_BT, real_BT):
+    """Hidden states, the smoothed loss of the next tokens, and gradients: of the layers by name, of
+    the table.
+    """
+    D, values = model.d_model, _as_theirs(params, model)
+    table = torch.tensor(np.asarray(params["word_embedding"]), requires_grad=True)
+    layers = []
     for number in range(model.layers):
         layer = torch.nn.TransformerEncoderLayer(
             D,
@@ -43,35 +65,9 @@ def _theirs(config, params, tokens_BT, real_BT):
             layer_norm_eps=model.layer_norm_epsilon,
             dtype=torch.float64,
         )
-        of = {
-            "self_attn.in_proj_weight": np.concatenate(
-                [
-                    np.asarray(ours["attention"][name][number]).reshape(D, D).T
-                    for name in ("query", "key", "value")
-                ]
-            ),
-            "self_attn.in_proj_bias": np.concatenate(
-                [
-                    np.asarray(ours["attention"][f"{name}_bias"][number]).ravel()
-                    for name in ("query", "key", "value")
-                ]
-            ),
-            "self_attn.out_proj.weight": np.asarray(ours["attention"]["output"][number]).reshape(
-                D, D
-            ),
-            "self_attn.out_proj.bias": ours["attention"]["output_bias"][number],
-            "norm1.weight": ours["attention"]["norm"]["scale"][number],
-            "norm1.bias": ours["attention"]["norm"]["bias"][number],
-            "linear1.weight": np.asarray(ours["feed_forward"]["inner"]["kernel"][number]).T,
-            "linear1.bias": ours["feed_forward"]["inner"]["bias"][number],
-            "linear2.weight": np.asarray(ours["feed_forward"]["outer"]["kernel"][number]).T,
-            "linear2.bias": ours["feed_forward"]["outer"]["bias"][number],
-            "norm2.weight": ours["feed_forward"]["norm"]["scale"][number],
-            "norm2.bias": ours["feed_forward"]["norm"]["bias"][number],
-        }
         with torch.no_grad():
             for name, parameter in layer.named_parameters():
-                parameter.copy_(torch.tensor(np.asarray(of[name])))
+                parameter.copy_(torch.tensor(np.asarray(values[name][number])))
         layers.append(layer.train())  # the path of inference is another program
     B, T = tokens_BT.shape
     place, pair = np.arange(T)[:, None], np.arange(D // 2)[None]
@@ -88,38 +84,9 @@ def _theirs(config, params, tokens_BT, real_BT):
     loss.backward()
     grads = {
         name: [dict(layer.named_parameters())[name].grad.numpy() for layer in layers]
-        for name, _ in layers[0].named_parameters()
+        for name in values
     }
-    return h.detach().numpy(), loss.item(), grads, leaves["word_embedding"].grad.numpy()
-
-
-def _as_theirs(grads, layers, D):
-    """Our gradients in torch's layout."""
-    attention, inner = grads["layers"]["attention"], grads["layers"]["feed_forward"]
-    by_name = {name: [] for name in ("self_attn.in_proj_weight", "self_attn.in_proj_bias")}
-    three = ("query", "key", "value")
-    for number in range(layers):
-        by_name["self_attn.in_proj_weight"].append(
-            np.concatenate([np.asarray(attention[name][number]).reshape(D, D).T for name in three])
-        )
-        by_name["self_attn.in_proj_bias"].append(
-            np.concatenate(
-                [np.asarray(attention[f"{name}_bias"][number]).ravel() for name in three]
-            )
-        )
-    swap = lambda x: np.swapaxes(np.asarray(x), 1, 2)  # noqa: E731
-    return by_name | {
-        "self_attn.out_proj.weight": np.asarray(attention["output"]).reshape(layers, D, D),
-        "self_attn.out_proj.bias": attention["output_bias"],
-        "norm1.weight": attention["norm"]["scale"],
-        "norm1.bias": attention["norm"]["bias"],
-        "linear1.weight": swap(inner["inner"]["kernel"]),
-        "linear1.bias": inner["inner"]["bias"],
-        "linear2.weight": swap(inner["outer"]["kernel"]),
-        "linear2.bias": inner["outer"]["bias"],
-        "norm2.weight": inner["norm"]["scale"],
-        "norm2.bias": inner["norm"]["bias"],
-    }
+    return h.detach().numpy(), loss.item(), grads, table.grad.numpy()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -158,7 +125,7 @@ def test_equals_torch(seed, x64):
         ),
     )
     memory = empty_memory(config.model, B)
-    hidden, loss, grads, of_table = _theirs(config, params, tokens_BT, real_BT)
+    hidden, loss, grads, of_table = _theirs(config.model, params, tokens_BT, real_BT)
     ours = model.transformer.apply({"params": params}, batch, memory)
     np.testing.assert_allclose(
         np.asarray(ours.hidden_BTD)[real_BT], hidden[real_BT], rtol=0, atol=1e-9
@@ -172,7 +139,5 @@ def test_equals_torch(seed, x64):
     plain, _ = mean_loss(params, model, batch, memory)
     assert abs(float(found) - loss) < 1e-9 < abs(float(plain) - loss)
     np.testing.assert_allclose(gradient["word_embedding"], of_table, rtol=0, atol=1e-9)
-    for name, mine in _as_theirs(gradient, size["layers"], size["d_model"]).items():
-        np.testing.assert_allclose(
-            np.asarray(mine), np.asarray(grads[name]), rtol=0, atol=1e-9, err_msg=name
-        )
+    for name, mine in _as_theirs(gradient, config.model).items():
+        np.testing.assert_allclose(mine, grads[name], rtol=0, atol=1e-9, err_msg=name)

@@ -71,12 +71,7 @@ def test_it_comes_in_whole_and_trains_on(size, activation, tmp_path, capsys):
     lengths = ["--config.model.memory_len=8", "--config.model.compute_dtype=float32"]
     assert main(["import", str(folder), f"--workdir={work}", "--json", *lengths]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (
-        found
-        == {"arrays": 3 + 17 * released.SIZES[size]["n_layer"], "workdir": str(work)}
-        != {"arrays": 0}
-    )
-    assert found["arrays"] == len(arrays)
+    assert found == {"arrays": len(arrays), "workdir": str(work)}
 
     (tmp_path / "text.txt").write_text(TEXT)
     corpus = str(tmp_path / "corpus")

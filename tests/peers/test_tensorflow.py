@@ -10,13 +10,14 @@ import jax
 import numpy as np
 import pytest
 import released
+import tiny
 from convert.test_transformer_xl import SYMBOLS, read, vocabulary
 from convert.test_transformer_xl import variables_of as xl_variables_of
 from oracle import xl_replay
 
 from xlnet_jax.cli import main
 from xlnet_jax.commands.import_ import import_
-from xlnet_jax.convert import names, tensorflow
+from xlnet_jax.convert import names
 from xlnet_jax.errors import BadInput
 from xlnet_jax.members.xlnet import TENSORFLOW
 from xlnet_jax.run import workdir as workdirs
@@ -53,41 +54,22 @@ def test_every_variable_comes_in(size, tmp_path, caplog):
     slots = {
         f"{name}/adam_{kind}": array for name, array in list(variables.items())[:2] for kind in "mv"
     }
-    prefix = write(
-        tmp_path / "released", size, variables | slots | {"global_step": np.int64(500_000)}
-    )
+    write(tmp_path / "released", size, variables | slots | {"global_step": np.int64(500_000)})
     workdir = str(tmp_path / "work")
     found = import_(str(tmp_path / "released"), workdir, overrides=["--config.model.memory_len=8"])
     assert found == {"arrays": len(variables), "workdir": workdir}
     assert "5 optimizer slots and counters are not imported" in caplog.text
     assert "model.activation=gelu" in caplog.text
     model = workdirs.load_config(workdir).model
-    assert (model.layers, model.d_ff, model.activation, model.memory_len) == (
-        released.SIZES[size]["n_layer"],
-        released.SIZES[size]["d_inner"],
-        "gelu",
-        8,
-    )
-    params = parameters(workdir)
+    assert (model.activation, model.memory_len) == ("gelu", 8)
+    params, _ = tiny.saved_parameters(workdir)
     back = names.to_foreign(TENSORFLOW, params)
     assert back.keys() == variables.keys()
     for name, array in variables.items():
         np.testing.assert_array_equal(back[name], array, err_msg=name)
-    assert tensorflow.prefix_of(f"{prefix}.index") == prefix
 
 
-def parameters(workdir):
-    """The imported ones, read without our code's names."""
-    from orbax.checkpoint import v1 as ocp
-
-    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    folder = f"{workdir}/checkpoints/0"
-    stored = ocp.checkpointables_metadata(folder).metadata["params"]
-    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), stored)
-    return jax.device_get(ocp.load_checkpointables(folder, {"params": abstract})["params"])
-
-
-def test_shared_biases_and_what_does_not_fit(tmp_path):
+def test_shared_biases_and_a_damaged_index(tmp_path):
     variables = released.tensorflow_arrays("tiny")
     tied = {
         f"model/transformer/{name}": variables[f"model/transformer/{name}"][0]
@@ -96,12 +78,9 @@ def test_shared_biases_and_what_does_not_fit(tmp_path):
     source = write(tmp_path / "tied", "tiny", variables | tied, untie_r=False)
     import_(source, str(tmp_path / "work"))
     np.testing.assert_array_equal(
-        parameters(str(tmp_path / "work"))["biases"]["segment_bias"],
+        tiny.saved_parameters(str(tmp_path / "work"))[0]["biases"]["segment_bias"],
         tied["model/transformer/r_s_bias"],
     )
-    extra = {"model/lm_loss/weight": np.zeros((300, 32), np.float32)}
-    with pytest.raises(BadInput, match=r"left over \(1\): model/lm_loss/weight"):
-        import_(write(tmp_path / "untied", "tiny", variables | extra), str(tmp_path / "other"))
     (tmp_path / "tied" / "xlnet_model.ckpt.index").write_bytes(b"no index")
     with pytest.raises(BadInput, match="TensorFlow cannot read it"):
         import_(source, str(tmp_path / "other"))
@@ -134,7 +113,7 @@ def test_a_transformer_xl_comes_in(name, tmp_path, capsys):
     assert f"imported {len(variables)} arrays" in log and "--config.data.objective=clm" in log
     _, ids = vocabulary(tmp_path, SYMBOLS)
     _, expected = read(variables, ids)
-    jax.tree.map(np.testing.assert_array_equal, parameters(workdir), expected)
+    jax.tree.map(np.testing.assert_array_equal, tiny.saved_parameters(workdir)[0], expected)
     assert main(["import", f"{prefix}.index", f"--workdir={tmp_path}/other"]) == 2
     assert "needs the symbols of its vocabulary" in capsys.readouterr().err
 
@@ -144,47 +123,21 @@ def cut(path):
 
 
 def one_byte(path):
-    path.write_bytes(
-        path.read_bytes()[:40] + bytes([path.read_bytes()[40] ^ 1]) + path.read_bytes()[41:]
-    )
+    data = bytearray(path.read_bytes())
+    data[40] ^= 1
+    path.write_bytes(data)
 
 
-def emptied(path):
-    path.write_bytes(b"")
-
-
-def a_folder(path):
-    path.unlink()
-    path.mkdir()
-
-
-DAMAGES = {
-    "missing": lambda path: path.unlink(),
-    "cut": cut,
-    "one_byte": one_byte,
-    "empty": emptied,
-    "folder": a_folder,
-}
+DAMAGES = {"missing": lambda path: path.unlink(), "cut": cut, "one_byte": one_byte}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("kind", ["xlnet", "transformer_xl"])
-def test_a_damaged_data_file_is_one_line(kind, damage, tmp_path, capsys):
+def test_a_damaged_data_file_is_one_line(damage, tmp_path, capsys):
     """Its index is whole, so that it opens; the fault is met when the arrays are read."""
-    words = ["--config.model.memory_len=4"]
-    if kind == "xlnet":
-        prefix = write(tmp_path / "model", "tiny", released.tensorflow_arrays("tiny"))
-    else:
-        (tmp_path / "model").mkdir()
-        variables = xl_variables_of(xl_replay.load("plain"), xl_replay.CASES["plain"])
-        prefix, symbols = (
-            save(str(tmp_path / "model" / "model.ckpt"), variables),
-            tmp_path / "symbols.txt",
-        )
-        symbols.write_text("\n".join(SYMBOLS))
-        words.append(f"--tokenizer={symbols}")
+    prefix = write(tmp_path / "model", "tiny", released.tensorflow_arrays("tiny"))
     (data,) = (tmp_path / "model").glob("*.data-*")
     DAMAGES[damage](data)
-    assert main(["import", prefix, f"--workdir={tmp_path}/work", "--json", *words]) == 2
+    words = [f"--workdir={tmp_path}/work", "--json", "--config.model.memory_len=4"]
+    assert main(["import", prefix, *words]) == 2
     (line,) = [each for each in capsys.readouterr().err.splitlines() if "cannot read it" in each]
     assert prefix in line and line.endswith("; copy it again") and not (tmp_path / "work").exists()
