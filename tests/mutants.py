@@ -1872,10 +1872,7 @@ MUTANTS = (
         LAYERS,
         'self.axes[1:], "vector", depth, nn.initializers.zeros, decays=False',
         'self.axes[1:], "vector", depth, nn.initializers.zeros',
-        one(
-            "train/optimizer",
-            "test_decay_spares_what_is_a_bias_or_of_a_norm_in_the_whole_model[xlnet]",
-        ),
+        DECLARED,
     ),
     Mutant(
         "kernels_of_attention_are_as_those_of_heads",
