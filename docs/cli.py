@@ -12,10 +12,10 @@ from xlnet_jax.keys import allowed
 
 HEAD = """# Command line
 
-All commands, as in `xlnet-jax COMMAND --help`. With `--json` stdout gets one JSON object, or one
-for each text, and stderr all else. Where a configuration is read, `--config.KEY=VALUE` changes a
-[key](configuration.md). An error is one line on stderr; with `--json` it is also an object on
-stdout, `{"error": "...", "exit_code": 2}`.
+All commands, as in `xlnet-jax COMMAND --help`. With `--json` stdout has one JSON object, or one
+for each text; all other output goes to stderr. Where a configuration is read,
+`--config.KEY=VALUE` changes a [key](configuration.md). An error is one line on stderr; with
+`--json` it is also an object on stdout, `{"error": "...", "exit_code": 2}`.
 
 ## Exit codes
 

@@ -125,7 +125,7 @@ COMMANDS = (
             ),
             option(
                 "--nfkc",
-                "compose characters last (NFKC); Hangul needs it after --strip_accents",
+                "compose characters (NFKC) as the last step; Hangul needs it after --strip_accents",
                 False,
             ),
             option(
@@ -153,7 +153,7 @@ COMMANDS = (
             count("--workers", "processes (default: the cores)"),
             option(
                 "--engine",
-                "processes of this machine (local, default), or an Apache Beam pipeline",
+                "processes of this machine (local), or an Apache Beam pipeline (beam)",
                 "local",
                 choices=("local", "beam"),
             ),
@@ -348,13 +348,13 @@ COMMANDS = (
             count("--step", "training step (default 0)", 0, 0),
             count("--row", "row of the batch (default 0)", 0, 0),
             option("--output", "PNG file for the content and query masks"),
-            option("--parameters", "count parameters and tensors instead", False),
+            option("--parameters", "count parameters and tensors, and show no example", False),
         ),
         lazily("commands.inspect:show"),
     ),
     Command(
         "compile",
-        "Compile the training step for absent TPUs: memory, collectives, projected speed.",
+        "Compile the training step for TPUs that this machine lacks: memory, collectives, speed.",
         "xlnet-jax compile --config=configs/xlnet_large.py --topology=v5e:16x16",
         _compile,
         (
@@ -424,8 +424,8 @@ COMMANDS = (
             ),
             count(
                 "--streams",
-                "split mode, left to right: rows of text, which start without memory "
-                "(default: few)",
+                "split mode, left to right: number of rows of text, each of which starts without "
+                "memory (default: few)",
             ),
             count("--memory_len", "left to right: memory slots (default: as in training)", ge=0),
             count("--segment_len", "left to right: tokens of a segment (default: as in training)"),
@@ -436,7 +436,7 @@ COMMANDS = (
             ),
             option(
                 "--same_length",
-                "left to right: each query sees as many tokens as memory slots",
+                "left to right: each query sees as many tokens as the memory has slots",
                 False,
             ),
             option(
@@ -514,14 +514,14 @@ COMMANDS = (
             count("--windows", "windows of held-out text (default 32)", 32, le=10**6),
             count(
                 "--length",
-                "tokens of a window (default: the most that every system reads at a time)",
+                "tokens of a window (default: the most that fit a segment of every configuration)",
                 ge=2,
                 le=10**6,
             ),
-            count("--orders", "random orders for half of a window (default 2)", 2, le=MOST_ORDERS),
+            count("--orders", "random orders of the measure `half` (default 2)", 2, le=MOST_ORDERS),
             option(
                 "--finetune",
-                "task files, with commas, on which each run is fine-tuned",
+                "configuration files of tasks, with commas; each run is fine-tuned on each task",
                 metavar="FILE,...",
             ),
         ),
@@ -559,7 +559,7 @@ COMMANDS = (
             option("--every", "export all kept checkpoints, each into OUTPUT/step_N", False),
             count(
                 "--average",
-                "number of saves, up to --step, whose mean is exported (default 1)",
+                "number of checkpoints, up to --step, whose mean is exported (default 1)",
                 1,
                 le=1000,
             ),

@@ -43,8 +43,8 @@ SWITCHES = {
         "each of `compat.cores` cores averages and clips the gradient of its rows, before the sum"
     ),
     "no_bias_correction": (
-        "Adam without bias correction; without weight decay TensorFlow's, "
-        "corrected with epsilon hat"
+        "Adam without bias correction; with weight decay 0 TensorFlow's Adam, which is corrected "
+        "(with epsilon hat)"
     ),
     "layer_decay_on_gradients": (
         "layer-wise decay scales gradients, not rates; no embeddings and no relative biases"
