@@ -83,8 +83,9 @@ def test_json_lines_and_several_sources(tmp_path):
         # As `datasets` writes them.
         (
             "names.jsonl",
-            '{"text": "a", "labels": ["joy", "love, deep"]}\n{"text": "b", "labels": []}',
-            [("joy", "love, deep"), ()],
+            '{"text": "a", "labels": ["joy", "love, deep"]}\n{"text": "b", "labels": []}\n'
+            '{"text": "no label", "labels": NaN}',
+            [("joy", "love, deep"), (), None],
         ),
         (
             "ids.jsonl",
