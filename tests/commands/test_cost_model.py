@@ -171,74 +171,64 @@ ZERO = "%zero = s32[]{:S(6)} constant(0)"
 
 
 @pytest.mark.parametrize(
-    ("lines", "kinds", "moved"),
+    ("read", "lines", "written", "moved"),
     [
         # One of 24 layers is read, through a bitcast, and written.
         (
+            STACK,
             [
-                f"%p = {STACK} parameter(0)",
                 f"%same = {STACK} bitcast(%p)",
                 f"%cut = {TILE} dynamic-slice(%same, %zero)",
                 f"ROOT %n = {TILE} negate(%cut)",
             ],
-            (STACK, TILE),
+            TILE,
             2 * 4096,
         ),
         # The result stays on the chip.
         (
-            [
-                f"%p = {STACK} parameter(0)",
-                f"%cut = {TILE} dynamic-slice(%p, %zero)",
-                f"ROOT %n = {TILE} negate(%cut)",
-            ],
-            (STACK, VECTOR),
+            STACK,
+            [f"%cut = {TILE} dynamic-slice(%p, %zero)", f"ROOT %n = {TILE} negate(%cut)"],
+            VECTOR,
             4096,
         ),
         # Used whole besides: once, not more than there is.
         (
-            [
-                f"%p = {STACK} parameter(0)",
-                f"%cut = {TILE} dynamic-slice(%p, %zero)",
-                f"ROOT %n = {STACK} negate(%p)",
-            ],
-            (STACK, STACK),
+            STACK,
+            [f"%cut = {TILE} dynamic-slice(%p, %zero)", f"ROOT %n = {STACK} negate(%p)"],
+            STACK,
             2 * 24 * 4096,
         ),
         # An update in place writes what is new.
         (
+            STACK,
             [
-                f"%p = {STACK} parameter(0)",
                 f"%new = {TILE} broadcast(%zero)",
                 f"%put = {STACK} dynamic-update-slice(%p, %new, %zero)",
                 f"ROOT %r = {STACK} bitcast(%put)",
             ],
-            (STACK, STACK),
+            STACK,
             4096,
         ),
         # Tiles are moved whole: [3, 130] takes [8, 256].
         (
-            [
-                "%p = f32[3,130]{1,0:T(8,128)} parameter(0)",
-                "ROOT %n = bf16[3,130]{1,0:T(8,128)(2,1)} negate(%p)",
-            ],
-            ("f32[3,130]{1,0:T(8,128)}", "bf16[3,130]{1,0:T(8,128)(2,1)}"),
+            "f32[3,130]{1,0:T(8,128)}",
+            ["ROOT %n = bf16[3,130]{1,0:T(8,128)(2,1)} negate(%p)"],
+            "bf16[3,130]{1,0:T(8,128)(2,1)}",
             8 * 256 * (4 + 2),
         ),
         # The first dimension is the minor one.
         (
-            [
-                "%p = f32[130,3]{0,1:T(8,128)} parameter(0)",
-                "ROOT %n = f32[130,3]{0,1:T(8,128)} negate(%p)",
-            ],
-            ("f32[130,3]{0,1:T(8,128)}", "f32[130,3]{0,1:T(8,128)}"),
+            "f32[130,3]{0,1:T(8,128)}",
+            ["ROOT %n = f32[130,3]{0,1:T(8,128)} negate(%p)"],
+            "f32[130,3]{0,1:T(8,128)}",
             2 * 8 * 256 * 4,
         ),
     ],
     ids=["slice", "on chip", "whole", "in place", "tiles", "order"],
 )
-def test_bytes_are_those_of_the_parts_that_cross_to_hbm(lines, kinds, moved):
-    before, call = fusion(ZERO, *lines, result=kinds[1])
-    assert result(entry(call, parameter=kinds[0], before=before))["memory_ms"] == moved
+def test_bytes_are_those_of_the_parts_that_cross_to_hbm(read, lines, written, moved):
+    before, call = fusion(ZERO, f"%p = {read} parameter(0)", *lines, result=written)
+    assert result(entry(call, parameter=read, before=before))["memory_ms"] == moved
 
 
 def test_the_upper_time_takes_the_estimate_of_the_compiler_where_hbm_is_touched():

@@ -110,15 +110,12 @@ def asked(tmp_path, monkeypatch):
             results = predict.predict(str(run), **options)
         except BadInput as error:
             return str(error).replace(f"{tmp_path}/", ""), getattr(error, "results", [])
-        tokenizer, special = data_fixtures.tokenizer(), data_fixtures.tokenizer().special
-        said = []
+        tokenizer, said = data_fixtures.tokenizer(), []
         for row in rows_of_all:
-            parts = [
-                np.split(tokens, np.flatnonzero(np.isin(tokens, [special.sep, special.cls])))
-                for tokens in row.tokens
-            ]
-            texts = [[tokenizer.decode(part) for part in each] for each in parts]
-            said.append([text for each in texts for text in each if text])
+            tokens = np.concatenate(row.tokens)
+            ends = np.isin(tokens, [tokenizer.special.sep, tokenizer.special.cls])
+            texts = map(tokenizer.decode, np.split(tokens, np.flatnonzero(ends)))
+            said.append([text for text in texts if text])
         return said, results
 
     return ask
