@@ -320,29 +320,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._stored(key, bytes(data), query)
         return self._send(308, b"", {"Range": f"bytes=0-{len(data) - 1}"} if data else {})
 
-    def _rewrite(
-        self, body: bytes, bucket: str, name: str, to_bucket: str, to_name: str, moved=False
-    ) -> None:
-        with self.server.lock:
-            if (data := self.server.objects.get(f"{bucket}/{name}")) is None:
-                return self._error(404)
-            if not self.server.put(f"{to_bucket}/{to_name}", data, self.query):
-                return self._error(412)
-            if moved:
-                del self.server.objects[f"{bucket}/{name}"]
-            resource = self._resource(f"{to_bucket}/{to_name}")
-        return self._json({"kind": "storage#rewriteResponse", "done": True, "resource": resource})
-
     def _move(self, body: bytes, bucket: str, name: str, to_name: str) -> None:
-        self._rewrite(body, bucket, name, bucket, to_name, moved=True)
+        with self.server.lock:
+            if (data := self.server.objects.pop(f"{bucket}/{name}", None)) is None:
+                return self._error(404)
+            self.server.put(f"{bucket}/{to_name}", data, {})
+            resource = self._resource(f"{bucket}/{to_name}")
+        return self._json(resource)
 
 
 _ROUTES = (
-    (
-        r"/storage/v1/b/([^/]+)/o/([^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)",
-        ("POST",),
-        _Handler._rewrite,
-    ),
     (r"/storage/v1/b/([^/]+)/o/([^/]+)/moveTo/o/([^/]+)", ("POST",), _Handler._move),
     (r"/upload/storage/v1/b/([^/]+)/o", ("POST", "PUT"), _Handler._upload),
     (r"/storage/v1/b/([^/]+)/o", ("GET",), _Handler._list),

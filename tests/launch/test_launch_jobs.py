@@ -88,16 +88,13 @@ def ends(rules: list[dict], code: int, disrupted: bool) -> str:
     """What the Job controller does with a failed pod: the action of the first rule that it meets,
     else Count.
     """
+    lost = {"type": "DisruptionTarget", "status": "True"}
     for rule in rules:
-        if "onPodConditions" in rule:
-            if disrupted and any(
-                one["type"] == "DisruptionTarget" for one in rule["onPodConditions"]
-            ):
-                return rule["action"]
-        else:
-            of = rule["onExitCodes"]
-            if (code in of["values"]) == (of["operator"] == "In"):
-                return rule["action"]
+        if disrupted and lost in rule.get("onPodConditions", []):
+            return rule["action"]
+        of = rule.get("onExitCodes")
+        if of and (code in of["values"]) == (of["operator"] == "In"):
+            return rule["action"]
     return "Count"
 
 

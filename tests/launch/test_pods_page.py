@@ -154,13 +154,10 @@ def test_a_newcomer_runs_the_commands_of_his_route_in_their_order_and_leaves_not
         jobset = re.search(r"kind: JobSet\nmetadata:\n  name: (\S+)", call.get("stdin", ""))
         if not jobset and not re.search("_(create|delete)(_|$)", command):
             continue
-        new = jobset is not None or "_create" in command
-        kind = (
-            "jobset" if jobset else re.sub("_create|_delete|_alpha|_workload-policy", "", command)
-        )
+        new = "_delete" not in command
+        kind = re.sub("_create|_delete|_apply|_alpha|_workload-policy", "", command)
         named = words or given.get("--workload") or given.get("--cluster") or [""]
-        name = jobset[1] if jobset else named[-1]
-        thing = ("jobset" if command == "kubectl_delete" else kind, name)
+        thing = (kind, jobset[1] if jobset else named[-1])
         if not new and "_compute_" in command and thing in gone:
             continue  # the page: delete, if --autodelete did not
         assert (thing in there) != new, (

@@ -105,13 +105,6 @@ def close(results):
         one.close()
 
 
-def test_all_meet_in_any_order():
-    same = {"train.steps": 4, "a float": 0.1, "none": None}
-    results = together((2, same), (1, same), (0, same), apart=0.1)
-    assert [sorted(watch.links) for watch in results] == [[0], [0], [1, 2]]
-    close(results)
-
-
 def test_a_missing_process_is_named_again_and_again_and_ends_in_42(caplog):
     with caplog.at_level(logging.WARNING, "xlnet_jax"):
         port, soon = hosts.free_port(), dataclasses.replace(SOON, report_seconds=0.1)
@@ -157,12 +150,6 @@ def test_a_missing_coordinator_is_named_also_by_one_that_reaches_itself(
     errors = after(told, watch(1, {}, hosts.free_port(), settings=settings))
     said = "process 0 did not come within 60 s (localhost:"
     check(errors, RestartMe, said, "Connection refused); start it, then restart all")
-
-
-def test_values_that_differ_are_refused_everywhere_with_both():
-    results = together((0, {"train.steps": 4}), (1, {"train.steps": 4}), (2, {"train.steps": 5}))
-    host = socket.gethostname()
-    check(results, BadInput, f"train.steps is 4 in process 0 ({host}) and 5 in process 2 ({host})")
 
 
 def test_a_process_number_that_comes_twice_or_is_out_of_range_ends_all_with_2(monkeypatch):

@@ -152,9 +152,8 @@ def test_the_bucket_does_not_answer(corpus_in):
     corpus_in.fail_next(3, 503)
     assert corpus.read(np.array([0]), 5)[0].shape == (1, 5)
     corpus_in.down = True
-    told(RestartMe, "disconnected|reset", lambda: read_all(corpus))
-    told(RestartMe, "disconnected|reset", lambda: Corpus(ADDRESS))
-    told(RestartMe, "disconnected|reset", lambda: verify.verify(ADDRESS))
+    for call in (lambda: read_all(corpus), lambda: Corpus(ADDRESS), lambda: verify.verify(ADDRESS)):
+        told(RestartMe, "disconnected|reset", call)
     corpus_in.down = False
     same(corpus)
     corpus._pages.clear()
