@@ -22,8 +22,8 @@ from xlnet_jax.messages import suggest
 SWITCHES = {
     "piece_spans": "spans are n pieces, not n words",
     "fill_functional": (
-        "spans and the fill may cover SEP and CLS, "
-        "which are not targets then: fewer targets than slots"
+        "spans and single pieces may cover SEP and CLS; these are no targets, so a row has fewer "
+        "than `data.num_predict`"
     ),
     "static_targets": (
         "windows, their targets and their segments A and B are the same in every epoch"
@@ -43,11 +43,10 @@ SWITCHES = {
         "each of `compat.cores` cores averages and clips the gradient of its rows, before the sum"
     ),
     "no_bias_correction": (
-        "Adam without bias correction; with weight decay 0 TensorFlow's Adam, which is corrected "
-        "(with epsilon hat)"
+        "AdamW without bias correction; with weight decay 0 TensorFlow's Adam, which has it"
     ),
     "layer_decay_on_gradients": (
-        "layer-wise decay scales gradients, not rates; no embeddings and no relative biases"
+        "layer-wise decay scales gradients, not rates, and skips embeddings and relative biases"
     ),
     "static_copies": "a window has the same text and targets in epochs n and n + 10",
 }

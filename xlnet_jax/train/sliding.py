@@ -2,8 +2,7 @@
 
 Models without memory are evaluated by sliding one token at a time (Al-Rfou et al. 2018, arXiv
 1808.04444), because the first positions of a segment have hardly any context. The window of
-a token holds exactly the `context` tokens before it. The last layer and the softmax compute one
-position per window.
+a token holds exactly the `context` tokens before it. The softmax computes one position per window.
 
 Windows of growing length show how much context left-to-right models use: the relative effective
 context length (Transformer-XL, section 4.3 and appendix C; Dai et al. 2019, arXiv 1901.02860).
