@@ -33,8 +33,8 @@ EXIT_CODES = {
     ),
     3: "the run diverged: too many bad steps in a row (non-finite, or spikes)",
     42: (
-        "interrupted by a signal, a hang, a lost process or worker, or a silent disk or bucket: rerun "
-        "the same command, which resumes from the newest checkpoint"
+        "interrupted by a signal, a hang, a lost process or worker, or a silent disk or bucket: "
+        "rerun the same command, which resumes from the newest checkpoint"
     ),
     130: (
         "ended at once: the second Ctrl-C of a training run (or a SIGTERM or SIGHUP over ten "
