@@ -1,27 +1,22 @@
-"""An option is declared once: for the command line, as a keyword of the library, and as a row in
-docs/.
-"""
+"""An option is declared once, for the command line and as a keyword of the library."""
 
 import dataclasses
 
 import pytest
-import tiny
 
 from xlnet_jax.cli import make_parser
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.options import Fill, Generate, Score, option_help
+from xlnet_jax.infer.options import Fill, Generate, Score
 
 DECLARED = {"fill": Fill, "generate": Generate, "score": Score}
 
 
 @pytest.mark.parametrize("command", DECLARED)
-def test_the_command_line_and_the_docs_have_what_is_declared(command):
+def test_the_command_line_has_what_is_declared(command):
     options = DECLARED[command]
     parsed = vars(make_parser().parse_args([command, "--workdir=W"]))
-    rows = (tiny.ROOT / "docs" / "any_order.md").read_text().splitlines()
     for field in dataclasses.fields(options):
         assert parsed[field.name] == field.default
-        assert f"| `--{field.name}` | {option_help(field)} |" in rows
     assert options(seed=3).seed == 3
     with pytest.raises(TypeError, match="parallel"):
         options(parallel=3)
