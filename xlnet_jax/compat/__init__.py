@@ -22,8 +22,8 @@ from xlnet_jax.messages import suggest
 SWITCHES = {
     "piece_spans": "spans are n pieces, not n words",
     "fill_functional": (
-        "spans and single pieces may cover SEP and CLS; these are no targets, so a row has fewer "
-        "than `data.num_predict`"
+        "spans and single pieces may cover SEP and CLS; these are not predicted, so a row has fewer "
+        "than `data.num_predict` targets"
     ),
     "static_targets": (
         "windows, their targets and their segments A and B are the same in every epoch"
@@ -40,10 +40,10 @@ SWITCHES = {
         "the query stream's first vector is drawn uniformly, by Glorot's bound"
     ),
     "core_clip": (
-        "each of `compat.cores` cores averages and clips the gradient of its rows, before the sum"
+        "each of `compat.cores` cores clips its share of the mean gradient, before the sum"
     ),
     "no_bias_correction": (
-        "AdamW without bias correction; with weight decay 0 TensorFlow's Adam, which has it"
+        "AdamW does not correct the bias; with weight decay 0 TensorFlow's Adam is used, which does"
     ),
     "layer_decay_on_gradients": (
         "layer-wise decay scales gradients, not rates, and skips embeddings and relative biases"
