@@ -22,8 +22,8 @@ from xlnet_jax.messages import suggest
 SWITCHES = {
     "piece_spans": "spans are n pieces, not n words",
     "fill_functional": (
-        "spans and single pieces may cover SEP and CLS; these are not predicted, so a row has fewer "
-        "than `data.num_predict` targets"
+        "spans and single pieces may cover SEP and CLS; these are not predicted, so a row has "
+        "fewer than `data.num_predict` targets"
     ),
     "static_targets": (
         "windows, their targets and their segments A and B are the same in every epoch"
