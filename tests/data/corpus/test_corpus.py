@@ -170,7 +170,7 @@ def test_missing_cut_and_damaged_shards(copy):
     shard.write_bytes(bytes(len(whole)))
     _refused(copy, f"{shard.name} is damaged (", "copy the corpus again")
     damaged = bytearray(whole)
-    damaged[len(whole[:65536].rstrip(b"\0")) // 2] ^= 255  # amid the pages, behind which are zeros
+    damaged[len(whole[:65536].rstrip(b"\0")) // 4] ^= 255  # amid the pages, behind which are zeros
     shard.write_bytes(damaged)
     _refused(copy, f"{shard.name}, page ", " is damaged (", "copy the corpus again")
 
