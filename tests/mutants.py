@@ -1986,8 +1986,8 @@ MUTANTS = (
         "tokens_BN[:, length - 1 :: -1]",
         "tokens_BN[:, :0:-1]",
         one(
-            "data/data_properties",
-            "test_windows_tile_and_nothing_is_lost_but_what_a_change_of_the_batch_size_costs",
+            "data/batches/order_distributions",
+            "test_a_batch_is_one_window_and_predicts_what_is_unknown",
         ),
     ),
     Mutant(

@@ -160,9 +160,10 @@ def seen_ahead(config, step):
     assert 0 < kept.mean() < 1 and (changed.text != text.text)[~kept].all()
     empty, after = _program(R)
     memories: list[Memory] = [empty, empty]
-    for batches in list(zip(built(config, text), built(config, changed), strict=True))[: step + 1]:
+    pairs = list(zip(built(config, text), built(config, changed), strict=True))[: step + 1]
+    for batches in pairs:
         memories = [after(memory, batch) for memory, batch in zip(memories, batches, strict=True)]
-    found = {"batch": batches, "memory": [memory.hidden_LBMD for memory in memories]}
+    found = {"batch": pairs[-1], "memory": [memory.hidden_LBMD for memory in memories]}
     return {
         name
         for name, both in found.items()

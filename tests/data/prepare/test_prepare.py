@@ -131,7 +131,7 @@ def test_the_tokenizer_sees_a_seeded_sample_without_the_heldout_documents(tmp_pa
 
     monkeypatch.setattr(pipeline, "train_tokenizer", train)
     for number, changes in enumerate(({}, {}, {"seed": 1}, {"sample_bytes": 10**9})):
-        settings = {"tokenizer": None, "sample_bytes": 5000} | changes
+        settings: dict = {"tokenizer": None, "sample_bytes": 5000} | changes
         data.make_corpus(tmp_path / str(number), **settings)
     assert samples[0] == samples[1] != samples[2]
     assert 5000 <= sum(map(len, samples[0])) < 6000
