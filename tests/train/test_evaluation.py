@@ -271,7 +271,6 @@ def test_the_length_is_where_a_longer_context_stops_to_help():
     )
 
 
-@pytest.mark.slow
 def test_losses_are_of_exactly_so_many_tokens_before_the_target(x64):
     """Predicted from the last position of a window, by a model with relative positions."""
     config = tiny.config(
