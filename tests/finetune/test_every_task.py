@@ -133,7 +133,7 @@ def test_the_loss_of_a_task_does_not_depend_on_the_mesh(tmp_path, settings, task
             "gradient_accumulation_steps": 1 + (not task and number % 2),
         }
         train |= {"label_smoothing": 0.1} if task == "text_to_text" else {}
-        run = str(tmp_path / str(number))
+        run = f"{tmp_path}/{number}"
         finetune(settings(**changes, train=train, evaluation={"every": 0}, mesh=mesh), run)
         found.append([line["loss"] for line in read_jsonl(f"{run}/metrics.jsonl")])
     assert len(set(found[0])) == 3
