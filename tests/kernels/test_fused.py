@@ -138,16 +138,21 @@ def test_tables_of_rows_and_blind_queries(chosen, kernel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", [GATHERED, GPU, saved, TILES, DEFAULT])
+@pytest.mark.parametrize("kernel", [GATHERED, GPU, saved], ids=[*NAMES, "saved"])
 @pytest.mark.parametrize("chosen", [None, 24])
 def test_bfloat16_is_as_exact_as_its_rounding(chosen, kernel):
-    """Catches a sum that is kept in bfloat16: its error would grow with the 170 keys. Blocks of any
-    size draw the same dropout.
-    """
+    """Catches a sum that is kept in bfloat16: its error would grow with the 170 keys."""
     arguments = cast(draw(T=150, M=20, chosen=chosen, H=2, E=64), jnp.bfloat16)
     unit = float(jnp.finfo(jnp.bfloat16).eps)
     arguments = replace(arguments, dropout=AttentionDropout(jnp.uint32(4), 0.1, 0))
     compare(arguments, kernel, limit=(2 * unit, 4 * unit))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", [DEFAULT, TILES], ids=NAMES)
+def test_blocks_of_other_sizes_draw_the_same_dropout(kernel):
+    arguments = cast(draw(T=130, M=20, chosen=40, E=64), jnp.float32)
+    compare(replace(arguments, dropout=AttentionDropout(jnp.uint32(4), 0.5, 0)), kernel)
 
 
 @pytest.mark.parametrize("kernel", [GATHERED, pytest.param(GPU, marks=pytest.mark.slow)], ids=NAMES)

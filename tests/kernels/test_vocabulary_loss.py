@@ -168,7 +168,7 @@ def of_step(shape, accumulation=1, model=None, compat=None):
 
 
 EIGHT = {"data": 2, "fsdp": 2, "tensor": 2}
-CLUSTERS = {"model": {"cutoffs": "10,51", "div_val": 2}}
+CLUSTERS = {"model": {"cutoffs": "10,51", "div_val": 2, "d_model": 16}}
 MESHES = [(EIGHT, 2, 5, {})] + [
     pytest.param(*case, marks=pytest.mark.slow)
     for case in [
