@@ -341,15 +341,13 @@ def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, pytestconfig):
 
 
 def start(settings, folder):
-    """The first state of a run, the parameters as they are drawn, and the rest of what a start
-    gives.
-    """
+    """The first state of a run, the parameters as they are drawn, the step, and the origin."""
     recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
     with jax.set_mesh(mesh), Checkpoints(folder, CheckpointConfig(keep=1)) as checkpoints:
         built = build_step(recipe, mesh)
         job = Job(settings, folder, open_mixture(settings), make_recipe, None, settings.train.steps)
-        state, *others = restore_or_init(job, [built], checkpoints, Session())
-        return state, create_state(built).params, *others
+        state, _, step, origin = restore_or_init(job, [built], checkpoints, Session())
+        return state, create_state(built).params, step, origin
 
 
 def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(
@@ -362,7 +360,7 @@ def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(
     settings = config(
         pytestconfig, model=model, mesh={"data": 1}, checkpoint={"init_from": str(run)}
     )
-    state, params, _, step, origin = start(settings, str(tmp_path))
+    state, params, step, origin = start(settings, str(tmp_path))
     drawn = contents({"params": params})
     biases = ("content_bias", "position_bias", "segment_bias")
     assert step == 0 and origin["init_from"]["fresh"] == [

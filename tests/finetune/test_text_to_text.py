@@ -140,8 +140,9 @@ def _small(member, end=0.0):
     config = task.config.changed(model={"vocab_size": V, "init_std": 0.6})
     recipe = _recipe(dataclasses.replace(task, config=config))
     params = jax.jit(lambda: nn.meta.unbox(recipe.init_params()))()
-    head = params["lm_head"]
-    return recipe, params | {"lm_head": head | {"bias": head["bias"].at[END].add(end)}}
+    if end:
+        params = {**params, "lm_head": {"bias": params["lm_head"]["bias"].at[END].add(end)}}
+    return recipe, params
 
 
 SOURCES = [(3, 4, 5, 1), (5, 1), *((a, b, 1) for a in (0, 3, 4, 5) for b in (0, 4, 5))]

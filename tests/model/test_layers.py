@@ -2,6 +2,7 @@
 
 import dataclasses
 from types import SimpleNamespace
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -18,7 +19,8 @@ def test_muon_takes_matrices_alone_whatever_their_names():
     boxed = {"mix": tiny.box("matrix"), "query": tiny.box("kernel"), "level": tiny.box("vector")}
     params = {name: jnp.ones((2, 2)) for name in boxed}
     config = tiny.config(optimizer={"name": "muon"}).optimizer
-    by_kind = make_optimizer(config, 10, boxed).init(params)[2].inner_states
+    state: Any = make_optimizer(config, 10, boxed).init(params)
+    by_kind = state[2].inner_states
     of_matrices = by_kind["matrix"].inner_state[0].trace
     assert [name for name, moment in of_matrices.items() if jax.tree.leaves(moment)] == ["mix"]
     others = by_kind["other"].inner_state.mu
