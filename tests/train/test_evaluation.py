@@ -106,10 +106,10 @@ def test_streams_decide_the_loss_and_devices_and_batches_do_not(x64):
     """A stream is a plain loop over its text; here it has two dispatches, and the last stream ends
     with a segment of four tokens.
     """
-    words = text(T * 20 + 5)
+    words = text(T * 27 + 5)
     result = scored(settings(), words, streams=3)
     assert result["streams"] == 3 and result["targets"] == words.tokens - 1
-    rows = np.split(np.arange(words.tokens - 1), [7 * T, 14 * T])
+    rows = np.split(np.arange(words.tokens - 1), [10 * T, 20 * T])
     parts = [by_hand(settings(), words.text[row[0] : row[-1] + 2], T) for row in rows]
     nats = np.concatenate(parts)
     assert result["heldout_loss"] == pytest.approx(nats.mean(), rel=1e-12)
