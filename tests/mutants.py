@@ -1900,7 +1900,10 @@ MUTANTS = (
         OPTIMIZER,
         '"matrix" if box.kind == "matrix" else "other"',
         '"matrix" if box.kind in ("matrix", "kernel") else "other"',
-        one("model/layers", "test_muon_takes_matrices_alone_whatever_their_names"),
+        one(
+            "model/layers",
+            "test_muon_has_one_moment_of_the_matrices_and_makes_each_layer_orthogonal",
+        ),
     ),
     Mutant(
         "a_parameter_need_not_be_declared",

@@ -258,7 +258,7 @@ def test_the_python_of_a_page_prints_as_many_lines_as_it_shows(page, model, monk
 
 @pytest.mark.parametrize("case", ["transformer", pytest.param("phases", marks=pytest.mark.slow)])
 def test_a_run_whose_head_has_no_parameters_answers(case, tmp_path):
-    """That of Transformer, and of GPT-2 between phases: a checkpoint has no array of `lm_head`."""
+    """Checkpoints of Transformer, and of GPT-2 between phases, have no array of `lm_head`."""
     config = tiny.family("gpt2" if case == "phases" else case)
     params = tiny.random_params(config, 0.1)
     assert params["lm_head"] == {}

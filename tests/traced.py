@@ -18,7 +18,7 @@ from xlnet_jax.model import layers
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """Those of a program, also inside its loops and calls."""
+    """Yields the equations of a program, also inside its loops and calls."""
     for equation in jaxpr.eqns:
         yield equation
         for inner in jaxprs_in_params(equation.params):

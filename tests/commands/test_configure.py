@@ -209,7 +209,7 @@ def test_few_held_out_tokens_are_named_with_the_option(tmp_path, caplog, share, 
 @pytest.mark.usefixtures("speed")
 def test_a_vocabulary_whose_models_cannot_be_exported_is_told(tmp_path, capsys):
     output = str(tmp_path / "config.py")
-    said = "its padding is piece 5, and that of roberta must be 1"
+    said = "its padding is piece 5, and roberta needs piece 1"
     words = ["configure", data_fixtures.corpus_path(), f"--output={output}", "--minutes=1"]
     assert main([*words, "--family=roberta"]) == 0
     assert said in capsys.readouterr().err

@@ -67,7 +67,7 @@ def write(tokenizer, folder, params=None, **changes) -> None:
 
 
 def test_tensors(tokenizer, tmp_path):
-    """`convert/test_names.py` compares the names with those of the recordings."""
+    """Values and shapes; `convert/test_names.py` compares the names with the recordings."""
     params, path = params_of(small()), tmp_path / "below" / "model" / "model.safetensors"
     write(tokenizer, path.parent, params)
     with safetensors.safe_open(path, "numpy") as file:

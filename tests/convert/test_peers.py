@@ -253,7 +253,7 @@ def test_what_has_no_equal_is_refused_in_one_line(family, tmp_path, capsys, monk
         shutil.copy(tokenizer_of("roberta").path, tmp_path / "model" / "tokenizer.json")
         edit(tmp_path / "model", vocab_size=300)
         (tmp_path / "model" / "tokenizer_config.json").unlink()
-        refused("its padding is piece 1, and that of bert must be 0")
+        refused("its padding is piece 1, and bert needs piece 0")
 
 
 HEADS = [

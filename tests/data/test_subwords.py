@@ -341,8 +341,8 @@ SCRIPTS = {
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_what_decode_gives_back_of_each_script(script, tmp_path):
-    """Of a vocabulary of WordPiece with every character: the spaces are those of the text, but for
-    what it cannot know.
+    """A WordPiece vocabulary with every character gives back the spaces of the text, except spaces
+    that it cannot know.
     """
     text, spaced = SCRIPTS[script]
     characters = sorted(set(text) - {" "})

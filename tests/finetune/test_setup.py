@@ -222,7 +222,7 @@ def test_a_published_recipe_loads_and_says_how_it_is_run_and_what_to_expect(path
 
 
 def _prepare(settings, folder, data, dev="", name="a.jsonl", **finetune):
-    """The examples for training and those of the dev set, from two files."""
+    """Reads training examples and dev examples from two files."""
     files = {"train": "", "dev": ""}
     for key, text in (("train", data), ("dev", dev)):
         if text:

@@ -14,14 +14,16 @@ import time
 
 import data_fixtures
 import fake_gcs
+import jax
 import pytest
 import shared
+import tiny
 from shared import finish, wait_until
 
 from xlnet_jax import cli
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.errors import BadInput, RestartMe
-from xlnet_jax.run import lock, metrics
+from xlnet_jax.run import lock, metrics, programs
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.storage import files
 from xlnet_jax.train import loop
@@ -394,3 +396,15 @@ def test_listings_are_fresh(bucket):
     assert [path.name for path in folder.iterdir()] == ["a"]
     bucket.objects["bucket/folder/b"] = b""
     assert sorted(path.name for path in folder.iterdir()) == ["a", "b"] and (folder / "b").exists()
+
+
+def test_the_compilation_cache_may_be_in_a_bucket_or_beside(bucket, tmp_path):
+    config = tiny.config(log={"compilation_cache": "gs://bucket/cache"})
+    for changed, place in (
+        (config, "gs://bucket/cache"),
+        (tiny.config(), f"{RUN}/compilation_cache"),
+    ):
+        programs.use_compilation_cache(changed, RUN)
+        assert jax.config.jax_compilation_cache_dir == place
+    programs.use_compilation_cache(config, str(tmp_path))
+    assert jax.config.jax_compilation_cache_dir == "gs://bucket/cache"

@@ -194,7 +194,7 @@ def test_a_dry_run_of_a_branch_says_where_it_would_start_and_writes_nothing(
 def test_a_finished_run_that_is_extended_is_warned_of_its_rate(
     whole, pytestconfig, caplog, steps, rate, warned
 ):
-    """The rate of its last update, and that of the next one, if there is one."""
+    """The warning compares the rates of the last update and of the next update, if any."""
     train(settings(pytestconfig, steps, optimizer={"learning_rate": rate}), str(whole), stop_at=10)
     assert ("the learning rate rises" in caplog.text) == warned
     if warned:

@@ -195,9 +195,9 @@ def muon_by_hand(path, w, grads):
     [("adamw", adamw_by_hand), ("lamb", lamb_by_hand), ("muon", muon_by_hand)],
 )
 def test_an_update_of_stacked_layers_by_hand(name, by_hand, x64):
-    """Of the second step, in float64; the norm of the first gradient is twice the clip, that of the
-    second below it. The fault: a ratio or an iteration of the stack, or of a bias; a table that is
-    made orthogonal; decay left out of the ratio.
+    """The second step in float64. The norm of the first gradient is twice the clip, the norm of the
+    second gradient is below it. Catches a ratio or an iteration of the whole stack or of a bias, a
+    table that is made orthogonal, and decay left out of the ratio.
     """
     params, first, second = stack_of_two()
     clipped = jax.tree.map(lambda g: g / 2, first)

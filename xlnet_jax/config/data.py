@@ -46,7 +46,7 @@ class DataConfig:
         "[1, inf)",
         phased=True,
     )
-    num_predict: int = key(85, "number of targets P of an example, at most", phased=True)
+    num_predict: int = key(85, "most targets P of an example", phased=True)
     multi_token_prediction: int = key(
         1,
         "clm: tokens predicted per position; losses of tokens after the next one have weight 0.5",
@@ -66,7 +66,7 @@ class DataConfig:
     bidirectional: bool = key(True, "reads every other block reversed")
     mask_group_size: int = key(
         6,
-        "n target pieces lie in a span of n mask_group_size / masks_per_group pieces",
+        "n target pieces lie in a context of n mask_group_size / masks_per_group pieces",
         "[0, 65_536]",
     )
     masks_per_group: int = key(1, "see `mask_group_size`", "[1, inf)")

@@ -330,11 +330,7 @@ def unexportable(tokenizer: Tokenizer, name: str) -> str | None:
         )
         return f"a vocabulary of {tokenizer.level}; Hugging Face needs {kinds}; use --format=orbax"
     # Hugging Face's class treats the embedding of the padding row differently.
-    return (
-        None
-        if row in (-1, pad)
-        else f"its padding is piece {pad}, and that of {name} must be {row}"
-    )
+    return None if row in (-1, pad) else f"its padding is piece {pad}, and {name} needs piece {row}"
 
 
 def warn_of_export(tokenizer: Tokenizer, config: Config) -> None:
