@@ -104,6 +104,7 @@ def _example_rules(config: Any) -> list[Rule]:
     at_input = config.model.member.positions_at_input
     newer = (
         at_input
+        or data.whole_documents
         or data.factorization_order != "spans"
         or (objective.whole and not objective.causal)
     )
@@ -117,14 +118,21 @@ def _example_rules(config: Any) -> list[Rule]:
             (
                 f"must leave out {of_examples} with "
                 f"data.factorization_order={data.factorization_order}, "
-                f"data.objective={data.objective} and "
+                f"data.objective={data.objective}, data.documents={data.documents} and "
                 f"model.architecture={config.model.architecture}: 2019 had no such examples"
             ),
         ),
         (
             "compat.switches",
-            not on("static_copies") or (at_input and not objective.whole and config.pretrains),
+            not on("static_copies")
+            or (at_input and not (objective.whole or data.whole_documents) and config.pretrains),
             "must leave out static_copies, which is for pretraining of bert, roberta and albert",
+        ),
+        (
+            "compat.switches",
+            not (on("position_dropout_per_row") and data.whole_documents),
+            "must leave out position_dropout_per_row with data.documents=whole, whose masks "
+            "belong to documents, not to rows",
         ),
     ]
 

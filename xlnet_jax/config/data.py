@@ -32,6 +32,12 @@ class DataConfig:
         " ".join(OBJECTIVES),
         phased=True,
     )
+    documents: str = key(
+        "joined",
+        "joined: examples are windows of one stream of text; whole: each document is an example "
+        "by itself, and several share a row",
+        "joined whole",
+    )
     factorization_order: str = key(
         "spans",
         "plm: XLNet's spans, with A and B (spans); any unknown positions, predicted in random "
@@ -130,6 +136,11 @@ class DataConfig:
         FREE,
         special={-1: "one per four cores, at most 8"},
     )
+
+    @property
+    def whole_documents(self) -> bool:
+        """Whether each document is an example by itself."""
+        return self.documents == "whole"
 
     def folders(self) -> list[str]:
         """Returns the folders in `corpus`."""
@@ -262,10 +273,21 @@ def rules(config: Config) -> list[Rule]:
             data.factorization_order == "spans" or (objective.stream == "query" and pretraining),
             "is for pretraining with data.objective=plm; use spans",
         ),
-        *(objective.rules(config) if pretraining else _task_rules(config)),
+        (
+            "data.documents",
+            pretraining or not data.whole_documents,
+            "is for pretraining; use joined",
+        ),
+        *(
+            _task_rules(config)
+            if not pretraining
+            else _document_rules(config)
+            if data.whole_documents
+            else objective.rules(config)
+        ),
         (
             "data.pairs",
-            data.pairs != "none" or config.model.member.positions_at_input,
+            data.pairs != "none" or data.whole_documents or config.model.member.positions_at_input,
             f"is not for model.architecture={config.model.architecture}; use next or order",
         ),
         (
@@ -287,6 +309,36 @@ def rules(config: Config) -> list[Rule]:
             "data.mask_group_size",
             data.mask_group_size >= data.masks_per_group,
             f"must be at least data.masks_per_group={data.masks_per_group}",
+        ),
+    ]
+
+
+def _document_rules(config: Config) -> list[Rule]:
+    """Returns the rules of rows of whole documents."""
+    data, T, objective = config.data, config.data.segment_len, config.objective
+    every = objective.whole or data.factorization_order != "spans"
+    alone = "with data.documents=whole: each document is an example by itself"
+    fixed = {
+        "reuse_len": T,
+        "windows_per_block": 1,
+        "shuffle_len": 0,
+        "pairs": "none",
+        "sentence_loss": False,
+        "short_rate": 0,
+        "multi_token_prediction": 1,
+        **({"num_predict": T} if every else {}),
+    }
+    return [
+        ("model.memory_len", config.model.memory_len == 0, f"must be 0 {alone}"),
+        ("model.layer_losses", not config.model.layer_losses, f"must be False {alone}"),
+        *[
+            (f"data.{name}", getattr(data, name) == value, f"must be {value} {alone}")
+            for name, value in fixed.items()
+        ],
+        (
+            "data.num_predict",
+            1 <= data.num_predict <= T,
+            f"must be from 1 to data.segment_len={T}",
         ),
     ]
 

@@ -107,7 +107,8 @@ def parts(config: Config) -> list[Config]:
     blocks = {one.data.reuse_len * one.data.windows_per_block for one in every}
     shuffle_len = config.data.shuffle_len
     common = math.lcm(*blocks)
-    if not shuffle_len and len(blocks) > 1 and common <= LONGEST * max(blocks):
+    fits = len(blocks) > 1 and common <= LONGEST * max(blocks)
+    if not shuffle_len and fits and not config.data.whole_documents:
         shuffle_len = common
     return [
         dataclasses.replace(one.changed(data={"shuffle_len": shuffle_len}), phases=())

@@ -49,6 +49,11 @@ class Config:
         return OBJECTIVES[self.data.objective]
 
     @property
+    def reads_streams(self) -> bool:
+        """Whether held-out text is read in long streams from left to right."""
+        return self.objective.causal and not self.data.whole_documents
+
+    @property
     def pretrains(self) -> bool:
         """Whether the run trains an objective, not a task."""
         return self.finetune.task == "none"

@@ -243,13 +243,13 @@ class HeldoutLoss:
         # At most as many rows as there are streams or blocks.
         ways = meshes.row_devices(mesh)
         batch_size = min(batch_size, -(-self._rows // ways) * ways)
-        if config.objective.causal:
+        if config.reads_streams:
             scored, total = (each.rows_S3[:, 2].sum() for each in (reading, whole))
             scope = f"{quantity(total, 'segment')} in {quantity(self._rows, 'stream')}"
         else:
             scored = self._rows
             total = len(whole.rows_S3)
-            scope = quantity(total, "block")
+            scope = quantity(total, "row" if config.data.whole_documents else "block")
         rows = meshes.rows_here(batch_size, mesh)
         self._dispatches = loader.HeldoutDispatches(mixture, config, reading, batch_size, rows)
         part, spread = (f"{scored:,} of ", ", evenly spread,") if scored < total else ("all ", "")
@@ -311,7 +311,7 @@ class HeldoutLoss:
             scored |= bits_of_text(
                 totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer
             )
-        if objective.causal:
+        if self._config.reads_streams:
             scored["streams"] = self._rows
         return scored
 

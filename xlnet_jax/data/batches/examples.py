@@ -75,7 +75,8 @@ class ExampleBuilder(NamedTuple):
     tokenizer: Tokenizer
     config: Config
     name: str
-    step: int
+    step: int | np.ndarray
+    """Step of the batch; of whole documents, the epoch of each."""
 
     def draws(
         self, where: Windows, rows: np.ndarray, *needs: int, fresh: int = 0
@@ -96,18 +97,36 @@ class ExampleBuilder(NamedTuple):
         )
 
     def targets(
-        self, tokens_BN: np.ndarray, direction_B: np.ndarray, goal: int, draws_BX: np.ndarray
+        self,
+        tokens_BN: np.ndarray,
+        direction_B: np.ndarray,
+        goal: int | np.ndarray,
+        draws_BX: np.ndarray,
+        text_BN: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Chooses up to `goal` targets in each row, bool [B, N]."""
-        data = self.config.data
-        # Words can be found only in forward text, so reversed rows are flipped to choose spans and
-        # then flipped back.
-        turned_B1 = direction_B[:, None] < 0
-        natural = np.where(turned_B1, tokens_BN[:, ::-1], tokens_BN)
-        text_only = _is_text(natural, self.tokenizer.special)
+        """Chooses up to `goal` targets in each row, bool [B, N].
+
+        Args:
+          goal: one number, or int [B, 1].
+          text_BN: the positions of one text in each row, bool; None = all. No other position is a
+            target.
+        """
+        data, column = self.config.data, np.arange(tokens_BN.shape[1])
+        first_B1, length_B1 = 0, tokens_BN.shape[1]
+        if text_BN is not None:
+            first_B1 = text_BN.argmax(axis=1)[:, None]
+            length_B1 = text_BN.sum(axis=1, keepdims=True)
+        # Words can be found only in forward text, so reversed rows are turned to choose spans and
+        # then turned back. Texts are moved to the first column.
+        place_BN = column + np.zeros_like(tokens_BN)
+        inside_BN = place_BN < length_B1
+        turned_BN = inside_BN & (direction_B[:, None] < 0)
+        from_BN = np.where(turned_BN, length_B1 - 1 - place_BN, place_BN) + first_B1
+        natural = spans.at(tokens_BN, np.where(inside_BN, from_BN, 0))
+        text_only = is_text(natural, self.tokenizer.special) & inside_BN
         covered, kind = compat.spans(self.config.compat, text_only, data.spans)
         mask = spans.sample(
-            self.tokenizer.word_start[natural],
+            self.tokenizer.word_start[natural] & inside_BN,
             covered,
             goal,
             draws_BX,
@@ -115,12 +134,33 @@ class ExampleBuilder(NamedTuple):
             alpha=data.mask_group_size,
             beta=data.masks_per_group,
             kind=kind,
+            length_B1=length_B1,
         )
-        mask &= text_only
-        return np.where(turned_B1, mask[:, ::-1], mask)
+        chosen_BN = np.zeros_like(mask)
+        row, place = np.nonzero(mask & text_only)
+        chosen_BN[row, from_BN[row, place]] = True
+        return chosen_BN
+
+    def targets_in_random_order(
+        self,
+        tokens_BT: np.ndarray,
+        text_BT: np.ndarray,
+        goal_B1: np.ndarray,
+        draws_BX: np.ndarray,
+    ) -> np.ndarray:
+        """Chooses up to `goal_B1` targets among the positions of text, bool [B, T]; see
+        `spans.in_random_order`.
+        """
+        data = self.config.data
+        # A word begins at the start of a text, even if the text was cut within a word.
+        starts_BT = self.tokenizer.word_start[tokens_BT] | ~text_BT | ~np.roll(text_BT, 1, axis=1)
+        max_span = data.max_span
+        if data.spans == "random":
+            starts_BT[:], max_span = True, 1
+        return spans.in_random_order(starts_BT, text_BT, goal_B1, draws_BX, max_span)
 
 
-def _is_text(tokens: np.ndarray, special: SpecialIds) -> np.ndarray:
+def is_text(tokens: np.ndarray, special: SpecialIds) -> np.ndarray:
     """Whether each token is text, not SEP or CLS, and so may be a target: bool."""
     return (tokens != special.sep) & (tokens != special.cls)
 
@@ -145,7 +185,7 @@ def ranks(
         ],
         axis=1,
     )
-    rank_BT = np.where(target_BT | ~_is_text(tokens_BT, special), order_BT, -1)
+    rank_BT = np.where(target_BT | ~is_text(tokens_BT, special), order_BT, -1)
     rank_BT[:, reuse_len:] += reuse_len + 1
     return rank_BT.astype(np.int32)
 
@@ -191,7 +231,7 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
         ],
         axis=1,
     )
-    return _batch(
+    return batch_of(
         where,
         tokens_BT,
         segments_BT,
@@ -211,7 +251,7 @@ def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch
     T, distribution = data.segment_len, orders.DISTRIBUTIONS[data.factorization_order]
     rank_BT = distribution.ranks(*builder.draws(where, rows, fresh=1 + T))
     tokens_BT, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T)
-    return _batch(
+    return batch_of(
         where, tokens_BT, np.zeros((len(rows), T)), rank_BT, rank_BT >= 0, data.num_predict, T - 1
     )
 
@@ -230,7 +270,7 @@ def _diffused(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
     around = ((0, 0), (1, 1) if builder.config.model.member.positions_at_input else (0, 0))
     tokens_BT = np.pad(text_BR, around, constant_values=((0, 0), (special.cls, special.sep)))
     target_BT, none_BT = np.pad(target_BR, around), np.zeros(tokens_BT.shape)
-    batch = _batch(where, tokens_BT, none_BT, none_BT, target_BT, data.num_predict, 0)
+    batch = batch_of(where, tokens_BT, none_BT, none_BT, target_BT, data.num_predict, 0)
     return dataclasses.replace(
         batch, tokens=np.where(target_BT, special.mask, tokens_BT).astype(np.int32)
     )
@@ -250,7 +290,7 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     at_start = ((0, 0), (1, 0))
     tokens_BT = np.pad(tokens_BT, at_start, constant_values=builder.tokenizer.special.cls)
     target_BT = builder.targets(tokens_BT, where.direction_B, data.num_predict, target_draws)
-    batch = _batch(
+    batch = batch_of(
         where,
         tokens_BT,
         np.pad(segments_BT, at_start),
@@ -260,7 +300,7 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
         0,
         pairs,
     )
-    return _corrupted(batch, target_BT, builder, corrupt_draws)
+    return corrupted(batch, target_BT, builder, corrupt_draws)
 
 
 def _two_segments(
@@ -318,15 +358,10 @@ def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     tokens_BT = np.where(used_BT, tokens_BT, special.pad)
     tokens_BT[:, 0] = special.cls
 
-    text_BT &= _is_text(tokens_BT, special)
-    # A word begins at the start of a text, even if the pair was cut within a word.
-    starts_BT = builder.tokenizer.word_start[tokens_BT] | ~text_BT | ~np.roll(text_BT, 1, axis=1)
+    text_BT &= is_text(tokens_BT, special)
     goal_B1 = np.clip(np.rint(data.target_rate * end_B1).astype(int), 1, data.num_predict)
-    max_span = data.max_span
-    if data.spans == "random":
-        starts_BT[:], max_span = True, 1
-    target_BT = spans.in_random_order(starts_BT, text_BT, goal_B1, target_draws, max_span)
-    batch = _batch(
+    target_BT = builder.targets_in_random_order(tokens_BT, text_BT, goal_B1, target_draws)
+    batch = batch_of(
         where,
         tokens_BT,
         of_b_BT,
@@ -336,7 +371,7 @@ def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
         0,
         pairs,
     )
-    return _corrupted(batch, target_BT, builder, corrupt_draws)
+    return corrupted(batch, target_BT, builder, corrupt_draws)
 
 
 def _causal(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
@@ -381,7 +416,7 @@ def _auxiliary(
     )
 
 
-def _corrupted(
+def corrupted(
     batch: Batch, target_BT: np.ndarray, builder: ExampleBuilder, draws_BX: np.ndarray
 ) -> Batch:
     """Replaces most targets by MASK and some by a random piece; the others stay (BERT, section
@@ -404,7 +439,7 @@ def _corrupted(
     )
 
 
-def _batch(
+def batch_of(
     where: Windows,
     tokens_BT: np.ndarray,
     segments_BT: np.ndarray,

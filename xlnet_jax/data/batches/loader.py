@@ -145,7 +145,7 @@ class HeldoutDispatches:
     @property
     def windows(self) -> int:
         """The number of windows of a dispatch."""
-        most = SEGMENTS if self.config.objective.causal else self.config.data.windows_per_block
+        most = SEGMENTS if self.config.reads_streams else self.config.data.windows_per_block
         return min(most, int(self.reading.rows_S3[:, 2].max()))
 
     def __len__(self) -> int:
@@ -165,7 +165,7 @@ class HeldoutDispatches:
             batch = self.mixture.build(
                 self.config, where, name="heldout", step=window, rows=where.block_B
             )
-            if self.config.objective.causal:
+            if self.config.reads_streams:
                 # Text wraps around, so the last segment reads past its end: targets there get
                 # weight 0.
                 targets_B = np.array(self.reading.tokens)[where.corpus_B] - 1 - where.cursor_B

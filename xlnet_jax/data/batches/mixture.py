@@ -6,15 +6,23 @@ import dataclasses
 import hashlib
 import json
 import os
+from typing import Any
 
 import numpy as np
 
 from xlnet_jax import compat
 from xlnet_jax.batch import Batch, combine
 from xlnet_jax.config import Config
-from xlnet_jax.data.batches import examples
+from xlnet_jax.data.batches import documents, examples
 from xlnet_jax.data.batches.cycle import ONE, Cycle, from_weights
-from xlnet_jax.data.batches.stream import ShuffledBlocks, SinglePass, Stream, Windows
+from xlnet_jax.data.batches.packing import Packing
+from xlnet_jax.data.batches.stream import (
+    PackedRows,
+    ShuffledBlocks,
+    SinglePass,
+    Stream,
+    Windows,
+)
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.corpus.manifest import warn_of_unknown
 from xlnet_jax.data.tokenizer import Tokenizer
@@ -37,6 +45,12 @@ class Mixture:
     cycle: Cycle = ONE
     first_window: int = 0
     """See `ShuffledBlocks`."""
+    packings: dict[Any, tuple[Packing, ...]] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """Rows of whole documents of each corpus, by their shape; `packed` fills it. Worker processes
+    get it with the mixture.
+    """
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -64,26 +78,46 @@ class Mixture:
         return [f"the {corpus.split} split of {corpus.path}" for corpus in self.corpora]
 
     def check(self, config: Config) -> None:
-        """Raises BadInput if a corpus is too short for one example."""
+        """Raises BadInput if a corpus is too short for one example, or cannot be packed."""
+        if config.data.whole_documents:
+            self.packed(config)
+            return
         for corpus, name in zip(self.corpora, self.split_names(), strict=True):
             examples.check_length(corpus, config, name)
+
+    def packed(self, config: Config) -> tuple[Packing, ...]:
+        """Returns the rows of whole documents of each corpus. Raises BadInput."""
+        shape = documents.shape(config)
+        if shape not in self.packings:
+            self.packings[shape] = tuple(
+                documents.pack_corpus(corpus, config) for corpus in self.corpora
+            )
+        return self.packings[shape]
 
     def stream(self, config: Config) -> Stream:
         """Returns the training stream."""
         data = config.data
         static, rows_per_block = compat.blocks(config.compat)
-        blocks = tuple(
-            ShuffledBlocks(
-                corpus.tokens,
-                data.reuse_len,
-                data.windows_per_block,
-                config.seeds.data,
-                static,
-                data.shuffle_len,
-                self.first_window,
+        blocks: Any
+        if data.whole_documents:
+            packed = zip(self.corpora, self.packed(config), strict=True)
+            shape, seed = documents.shape(config), config.seeds.data
+            blocks = tuple(
+                PackedRows(corpus.tokens, each.rows, seed, shape) for corpus, each in packed
             )
-            for corpus in self.corpora
-        )
+        else:
+            blocks = tuple(
+                ShuffledBlocks(
+                    corpus.tokens,
+                    data.reuse_len,
+                    data.windows_per_block,
+                    config.seeds.data,
+                    static,
+                    data.shuffle_len,
+                    self.first_window,
+                )
+                for corpus in self.corpora
+            )
         cycle = from_weights(data.weight_list()) if data.weights else self.cycle
         return Stream(blocks, data.bidirectional, cycle, rows_per_block)
 
@@ -93,7 +127,10 @@ class Mixture:
         """
         data, tokens = config.data, tuple(corpus.tokens for corpus in self.corpora)
         windows = limit * data.windows_per_block
-        if not config.objective.causal:
+        if data.whole_documents:
+            rows = tuple(each.rows for each in self.packed(config))
+            return SinglePass.of_blocks(rows, 1, 1, limit)
+        if not config.reads_streams:
             return SinglePass.of_blocks(tokens, data.reuse_len, data.windows_per_block, windows)
         reach = config.model.memory_len + data.segment_len
         return SinglePass.of_streams(
@@ -106,21 +143,33 @@ class Mixture:
         """Builds the Batch that `where` describes; see `examples.build`."""
         order = [np.flatnonzero(where.corpus_B == number) for number in range(len(self.corpora))]
         parts = [
-            examples.build(
-                corpus,
-                self.tokenizer,
-                config,
-                where.take(own_rows),
-                name=name,
-                step=step,
-                rows=rows[own_rows],
-            )
-            for corpus, own_rows in zip(self.corpora, order, strict=True)
+            self._build(number, config, where.take(own_rows), name, step, rows[own_rows])
+            for number, own_rows in enumerate(order)
             if own_rows.size
         ]
         # Row i of the joined parts is row order[i] of the batch.
         back = np.argsort(np.concatenate(order))
         return combine(parts, lambda arrays: np.concatenate(arrays)[back])
+
+    def _build(
+        self, number: int, config: Config, where: Windows, name: str, step: int, rows: np.ndarray
+    ) -> Batch:
+        """Builds the rows of one corpus."""
+        corpus = self.corpora[number]
+        if not config.data.whole_documents:
+            return examples.build(
+                corpus, self.tokenizer, config, where, name=name, step=step, rows=rows
+            )
+        packed = self.packed(config)
+        return documents.build(
+            corpus,
+            self.tokenizer,
+            config,
+            where,
+            packed=packed[number],
+            first_number=sum(each.pieces for each in packed[:number]),
+            name=name,
+        )
 
 
 def open_mixture(

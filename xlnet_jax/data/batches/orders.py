@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from xlnet_jax.batch import NEVER
 from xlnet_jax.config import DataConfig
 
 Beyond = Callable[[DataConfig, Sequence[np.ndarray], str | Sequence[int]], list[str]]
@@ -59,15 +60,17 @@ class OrderDistribution(NamedTuple):
         """
         return (segment_len, segment_len) if self.whole else (segment_len // 2, segment_len // 6)
 
-    def ranks(self, draws_BX: np.ndarray) -> np.ndarray:
+    def ranks(self, draws_BX: np.ndarray, length_B1: int | np.ndarray = NEVER) -> np.ndarray:
         """Ranks the positions of whole rows, int32 [B, T], -1 for known positions, from X = 1 + T
-        draws that are uniform in [0, 1).
+        draws that are uniform in [0, 1). Positions from `length_B1` on are known.
         """
         assert self.order is not None
         T = draws_BX.shape[1] - 1
-        unknown_B1 = 1 + (draws_BX[:, :1] * T).astype(int)
+        length_B1 = np.minimum(length_B1, T)
+        unknown_B1 = 1 + (draws_BX[:, :1] * length_B1).astype(int)
         # The first n positions of a random order are a random set in a random order.
-        place_BT = np.argsort(np.argsort(draws_BX[:, 1:], axis=1), axis=1)
+        draws_BT = np.where(np.arange(T) < length_B1, draws_BX[:, 1:], 1.0)
+        place_BT = np.argsort(np.argsort(draws_BT, axis=1), axis=1)
         unknown_BT = place_BT < unknown_B1
         return np.where(unknown_BT, self.order(place_BT, unknown_BT), -1).astype(np.int32)
 

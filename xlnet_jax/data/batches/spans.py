@@ -32,17 +32,21 @@ def _most_spans(length: int, alpha: int, beta: int) -> int:
 def sample(
     word_start_BN: np.ndarray,
     eligible_BN: np.ndarray,
-    goal: int,
+    goal: int | np.ndarray,
     draws_BX: np.ndarray,
     *,
     max_span: int,
     alpha: int,
     beta: int,
     kind: str,
+    length_B1: int | np.ndarray | None = None,
 ) -> np.ndarray:
     """Chooses targets: bool [B, N] with exactly min(goal, eligible) true in each row.
 
     Args:
+      goal: one number, or int [B, 1].
+      length_B1: lengths of the texts, int [B, 1], if they are shorter than N; no piece behind them
+        begins a word or is eligible.
       word_start_BN: bool: the piece begins a word.
       eligible_BN: bool: the piece may be a target (not SEP or CLS).
       kind: `words`, `pieces` or `random` (single positions only).
@@ -54,24 +58,27 @@ def sample(
     length_BS = _lengths(length_BS, max_span)
     columns = np.arange(N)
     first_BW, before_BN = _words(word_start_BN, max_span)
-    eligible_before_BN = before(eligible_BN)
+    length_B1 = N if length_B1 is None else length_B1
+    first_BW, eligible_before_BN = np.minimum(first_BW, length_B1), before(eligible_BN)
 
     # Pieces per unit of span length: the mean word length of the row. With a smaller unit the scan
     # would meet its goal early, and the end of the text would have too few targets.
-    unit_B1 = N / np.maximum(before_BN[:, -1:], 1) if kind == "words" else np.ones((B, 1))
+    unit_B1 = np.ones((B, 1))
+    if kind == "words":
+        unit_B1 = length_B1 / np.maximum(before_BN[:, -1:], 1)
 
     chosen_BN = np.zeros((B, N), bool)
     done_B1 = cursor_B1 = np.zeros((B, 1), int)
     going_B1 = np.full((B, 1), kind != "random")
     for s in range(spans):
-        going_B1 &= (done_B1 < goal) & (cursor_B1 < N)
+        going_B1 &= (done_B1 < goal) & (cursor_B1 < length_B1)
         if not going_B1.any():
             break
         left_B1 = goal - done_B1
         n_B1 = np.minimum(length_BS[:, s : s + 1], np.maximum(left_B1, 1))
         context_B1 = (n_B1 * unit_B1 * alpha // beta).astype(int)
         lead_B1 = np.minimum((place_BS[:, s : s + 1] * context_B1).astype(int), context_B1 - 1)
-        word_B1 = at(before_BN, np.minimum(cursor_B1 + lead_B1, N))
+        word_B1 = at(before_BN, np.minimum(cursor_B1 + lead_B1, length_B1))
         begin_B1 = at(first_BW, word_B1)
         if kind == "words":
             # Take the longest run of at most n words that fits the rest of the goal. A first word
@@ -86,7 +93,7 @@ def sample(
             end_B1 = begin_B1 + n_B1
         # A span that touches the end of the text may be cut off there: it is not taken and ends
         # the scan.
-        going_B1 &= end_B1 < N
+        going_B1 &= end_B1 < length_B1
         taken_B1 = going_B1 & (words_B1 > 0)
         chosen_BN |= taken_B1 & (columns >= begin_B1) & (columns < end_B1) & eligible_BN
         done_B1 = chosen_BN.sum(axis=1, keepdims=True)

@@ -96,7 +96,13 @@ def enter_phase(plan: Plan, step: int, batch_size: int, before: Stream, after: S
     """
     if before == after and batch_size == plan[-1].batch_size:
         return plan
-    return (*plan, PlanEntry(step, 0, batch_size, before.read(step, plan)))
+    read = before.read(step, plan)
+    if before.corpora != after.corpora and isinstance(after.corpora[0], PackedRows):
+        # Other rows share no order with the earlier ones: a new epoch.
+        read = tuple(
+            -(-n // each.tokens) * each.tokens for n, each in zip(read, after.corpora, strict=True)
+        )
+    return (*plan, PlanEntry(step, 0, batch_size, read))
 
 
 def current(plan: Plan, step: int) -> PlanEntry:
@@ -104,8 +110,11 @@ def current(plan: Plan, step: int) -> PlanEntry:
     return next(entry for entry in reversed(plan) if entry.step <= step)
 
 
-def uniforms(seed: int, name: str, step: int, rows: np.ndarray, count: int) -> np.ndarray:
-    """Returns `count` uniform draws in [0, 1) for each row, float64 [B, count].
+def uniforms(
+    seed: int, name: str, step: int | np.ndarray, rows: np.ndarray, count: int
+) -> np.ndarray:
+    """Returns `count` uniform draws in [0, 1) for each row, float64 [B, count]; rows may have
+    different steps [B].
 
     Counter-based (Philox): the key is (seed, name), the counter (step, row), so a row's draws do
     not depend on other rows, on the host or on time.
@@ -114,9 +123,9 @@ def uniforms(seed: int, name: str, step: int, rows: np.ndarray, count: int) -> n
     return np.stack(
         [
             np.random.Generator(
-                np.random.Philox(counter=[0, 0, int(row), step], key=[seed, stream])
+                np.random.Philox(counter=[0, 0, int(row), int(at)], key=[seed, stream])
             ).random(count)
-            for row in rows
+            for row, at in zip(rows, np.broadcast_to(step, rows.shape), strict=True)
         ]
     )
 
@@ -200,6 +209,21 @@ class ShuffledBlocks(NamedTuple):
         """Number of consecutive blocks that the epoch shuffles as one."""
         return self.shuffle_len // self.block_len or 1
 
+    @property
+    def described(self) -> str:
+        """The blocks of an epoch, for messages."""
+        return f"{quantity(self.blocks, 'block')} of {self.block_len:,}"
+
+    def tokens_before(self, number: int) -> int:
+        """Returns the tokens of the epochs and blocks before a block number."""
+        epoch, block = divmod(number, self.blocks)
+        return epoch * self.tokens + block * self.block_len
+
+    def first_after(self, tokens: int) -> int:
+        """Returns the number of the first block after so many tokens of earlier phases."""
+        epoch, begun = divmod(tokens, self.tokens)
+        return epoch * self.blocks + min(-(-begun // self.block_len), self.blocks)
+
     def locate(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the epoch, the block and the first token of each block number, int64 [B] each."""
         epoch_B, index_B = np.divmod(numbers_B, self.blocks)
@@ -219,19 +243,56 @@ class ShuffledBlocks(NamedTuple):
         return epoch_B, block_B, offset_B + block_B * self.block_len
 
 
+class PackedRows(NamedTuple):
+    """The rows of whole documents of one corpus of `tokens` tokens, in a new order every epoch; see
+    `packing`. A row is a block of one window.
+    """
+
+    tokens: int
+    blocks: int
+    """Number of rows of one epoch."""
+    seed: int
+    shape: tuple[int, ...]
+    """Lengths that decide which documents share a row."""
+
+    shuffle_len = window = 0
+    windows_per_block = block_len = 1
+
+    @property
+    def described(self) -> str:
+        """The rows of an epoch, for messages."""
+        return f"{quantity(self.blocks, 'row')} of documents"
+
+    def tokens_before(self, number: int) -> int:
+        """Returns about how many tokens the rows before a row number have; never equal for two row
+        numbers.
+        """
+        return number * self.tokens // self.blocks
+
+    def first_after(self, tokens: int) -> int:
+        """Returns the row number that `tokens_before` maps to so many tokens."""
+        return -(-tokens * self.blocks // self.tokens)
+
+    def locate(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the epoch and the row of each row number, and zeros, int64 [B] each."""
+        epoch_B, index_B = np.divmod(numbers_B, self.blocks)
+        row_B = np.vectorize(_shuffled, [np.int64])(self.seed, epoch_B, index_B, self.blocks)
+        return epoch_B, row_B, np.zeros_like(row_B)
+
+
 @dataclasses.dataclass(frozen=True)
 class Stream:
     """The endless training stream.
 
     Attributes:
-      corpora: the blocks of each corpus, all of the same shape and seed.
+      corpora: the blocks of each corpus, all of the same shape and seed; or rows of documents.
       bidirectional: every second block is read from its end to its start; the next epoch reverses
         the other blocks.
       rows_per_block: 1; or 2 in place of `bidirectional`: rows r and r + B/2 read the same block at
         the same time, row r + B/2 reversed.
     """
 
-    corpora: tuple[ShuffledBlocks, ...]
+    corpora: tuple[ShuffledBlocks, ...] | tuple[PackedRows, ...]
     bidirectional: bool
     cycle: Cycle = ONE
     rows_per_block: int = 1
@@ -248,7 +309,7 @@ class Stream:
             if epochs.blocks < needed:
                 raise BadInput(
                     f"{name} has {epochs.tokens:,} tokens for training: "
-                    f"{quantity(epochs.blocks, 'block')} of {epochs.block_len:,}, too few for "
+                    f"{epochs.described}, too few for "
                     f"train.batch_size={batch_size}; use a smaller batch, "
                     "a smaller data.windows_per_block or more text"
                 )
@@ -269,12 +330,9 @@ class Stream:
         """Returns the number of the first block of each corpus that no earlier phase has begun,
         int64 [C].
         """
-        read_C = np.array(entry.read or [0] * len(self.corpora), np.int64)
-        tokens_C, blocks_C, length_C = np.array(
-            [(each.tokens, each.blocks, each.block_len) for each in self.corpora], np.int64
-        ).T
-        return read_C // tokens_C * blocks_C + np.minimum(
-            -(-(read_C % tokens_C) // length_C), blocks_C
+        read = entry.read or [0] * len(self.corpora)
+        return np.array(
+            [each.first_after(n) for each, n in zip(self.corpora, read, strict=True)], np.int64
         )
 
     def read(self, step: int, plan: Plan) -> tuple[int, ...]:
@@ -286,9 +344,8 @@ class Stream:
         numbers = self._before(entry) + self.cycle.dealt(
             entry.block + rounds * (entry.batch_size // self.rows_per_block)
         )
-        parts = zip(self.corpora, numbers.tolist(), strict=True)
         return tuple(
-            n // each.blocks * each.tokens + n % each.blocks * each.block_len for each, n in parts
+            each.tokens_before(n) for each, n in zip(self.corpora, numbers.tolist(), strict=True)
         )
 
     def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
