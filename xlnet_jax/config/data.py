@@ -32,6 +32,12 @@ class DataConfig:
         " ".join(OBJECTIVES),
         phased=True,
     )
+    documents: str = key(
+        "joined",
+        "joined: examples are windows of one stream; whole: each document is an example, packed "
+        "with others",
+        "joined whole",
+    )
     factorization_order: str = key(
         "spans",
         "plm: XLNet's spans, with A and B (spans); any unknown positions, predicted in random "
