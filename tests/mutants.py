@@ -1280,8 +1280,8 @@ MUTANTS = (
     Mutant(
         "dropout_by_the_target_slot",
         ATTEND,
-        "dropout(probability_BHQK, a.rows_B, a.position_BQ)",
-        "dropout(probability_BHQK, a.rows_B, a.position_BQ * 0 + jnp.arange(a.position_BQ.shape[1])[None])",
+        "return self.rows_B, self.position_BQ",
+        "return self.rows_B, self.position_BQ * 0 + jnp.arange(len(self.limit_BQ[0]))[None]",
         one(
             "kernels/xla", "test_dropout_is_on_the_weights_of_the_values_and_keyed_by_the_position"
         ),

@@ -46,6 +46,27 @@ class Auxiliary:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Documents:
+    """Several documents in each row, none of which sees another (`data.documents=whole`).
+
+    The ranks of a document lie in an interval of their own, which starts at its floor:
+
+        content position i sees j              <=>  floor[i] <= rank[j] <= rank[i]
+        a query at target position p sees j    <=>  floor[p] <= rank[j] <  rank[p]
+    """
+
+    floor: Array
+    """int32 [B, T]: the lowest rank that a position sees; NEVER at padding."""
+    position: Array
+    """int32 [B, T]: position in the document; 0 at padding."""
+    number: Array
+    """int32 [B, T]: number of the document in the epoch. With the position it selects the dropout
+    masks, in place of the row and the position in the segment.
+    """
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Batch:
     """One segment of B rows; K steps stacked add a leading axis to every array."""
 
@@ -73,6 +94,8 @@ class Batch:
     """float32 [B]; 0 = the row has no label."""
     auxiliary: Auxiliary | None = None
     """None: no auxiliary losses, as in every evaluation."""
+    documents: Documents | None = None
+    """None: a row is one text (`data.documents=joined`)."""
 
     def for_transformers(self) -> dict[str, np.ndarray]:
         """Returns a batch of `plm` as inputs of transformers' `XLNetLMHeadModel`: `input_ids`,
@@ -88,6 +111,8 @@ class Batch:
         # `XLNetLMHeadModel` applies one mask to both streams; inside, it lets each content position
         # see itself again.
         visible_BTT = np.where(mapping_BPT.any(axis=1)[:, :, None], key < query, key <= query)
+        if self.documents is not None:
+            visible_BTT &= key >= self.documents.floor[:, :, None]
         return {
             "input_ids": self.tokens.astype(np.int64),
             "token_type_ids": self.segments.astype(np.int64),

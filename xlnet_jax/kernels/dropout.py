@@ -13,7 +13,8 @@ mix starts and ends with `fold`, which is linear and its own inverse, so two fol
 The code folds an index before it broadcasts the index over an array, and carries the word fold(h).
 
 The indices are global: row of the global batch, head, position in the segment, key or feature. No
-index depends on a block, a shard or a list of targets.
+index depends on a block, a shard or a list of targets. In rows of several documents, the number of
+the document and the position in it replace row and position, so no index depends on the packing.
 """
 
 from __future__ import annotations
@@ -42,19 +43,29 @@ class AttentionDropout:
     """Number of the first head of the call, if the call has only some of the heads."""
 
     def __call__(
-        self, probability_BHQK: jax.Array, rows_B: jax.Array, position_BQ: jax.Array
+        self,
+        probability_BHQK: jax.Array,
+        rows: jax.Array,
+        position_BQ: jax.Array,
+        position_BK: jax.Array | None = None,
     ) -> jax.Array:
-        """Drops some of the probabilities; `position_BQ`: the queries' positions in the segment."""
+        """Drops some of the probabilities.
+
+        Args:
+          rows: row numbers [B], or the documents of the queries [B, Q].
+          position_BQ: the queries' positions in the segment, or in their documents.
+          position_BK: the same of the keys; None: 0, 1, ..
+        """
         _, H, _, K = probability_BHQK.shape
         return drop(
             probability_BHQK,
             self.rate,
             self.key,
             jnp.uint32(self.stream),
-            rows_B[:, None, None, None],
+            rows[:, None, None, None] if rows.ndim == 1 else rows[:, None, :, None],
             (self.first_head + jnp.arange(H))[None, :, None, None],
             position_BQ[:, None, :, None],
-            jnp.arange(K)[None, None, None, :],
+            jnp.arange(K)[None, None, None] if position_BK is None else position_BK[:, None, None],
         )
 
 

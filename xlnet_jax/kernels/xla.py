@@ -29,6 +29,23 @@ from xlnet_jax.batch import NEVER, Array
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class PackedKeys:
+    """The documents of rows that hold several: which keys a query sees at least, and the indices of
+    dropout masks. There is then no memory and no `max_distance`.
+    """
+
+    floor_BQ: Array
+    """Query i sees no key of lower rank; see `batch.Documents`."""
+    document_BQ: Array
+    """Document of the query, in place of `Arguments.rows_B`."""
+    position_BQ: Array
+    """Position of the query in its document."""
+    position_BK: Array
+    """Position of the key in its document."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Arguments:
     """Input of every `attend`: all arrays that one stream of one layer reads. As a pytree it may
     hold other values in their place, such as partition specs.
@@ -60,6 +77,8 @@ class Arguments:
     """The vectors S for the same and for another segment; None without `position`."""
     dropout: Any = None
     """AttentionDropout, on the probabilities; None: no dropout."""
+    packed: Any = None
+    """PackedKeys; None: a row is one text."""
     max_distance: int | None = dataclasses.field(default=None, metadata={"static": True})
     """Largest distance of a visible key into the past; None: no bound."""
     save: bool = dataclasses.field(default=False, metadata={"static": True})
@@ -84,6 +103,15 @@ class Arguments:
         if self.query_position_BQ is None:
             return jnp.broadcast_to(jnp.arange(self.limit_BQ.shape[1]), self.limit_BQ.shape)
         return self.query_position_BQ
+
+    @property
+    def mask_indices(self) -> tuple[jax.Array, ...]:
+        """The indices of `dropout`: row or document, position of the query, and with documents
+        position of the key.
+        """
+        if self.packed is None:
+            return self.rows_B, self.position_BQ
+        return self.packed.document_BQ, self.packed.position_BQ, self.packed.position_BK
 
 
 def differentiated(
@@ -135,10 +163,12 @@ def attend(a: Arguments, cpu: bool = False) -> tuple[jax.Array, jax.Array]:
             a.memory_len + a.position_BQ[:, :, None] - jnp.arange(k_BHKE.shape[2])[None, None, :]
         )
         visible_BQK &= distance_BQK <= a.max_distance
+    if a.packed is not None:
+        visible_BQK &= a.rank_BK[:, None, :] >= a.packed.floor_BQ[:, :, None]
     probability_BHQK = masked_softmax(score_BHQK, visible_BQK)
     dropped_BHQK = probability_BHQK
     if a.dropout is not None:
-        dropped_BHQK = a.dropout(probability_BHQK, a.rows_B, a.position_BQ)
+        dropped_BHQK = a.dropout(probability_BHQK, *a.mask_indices)
     o_BHQE = jnp.einsum("bhqk,bhke->bhqe", dropped_BHQK.astype(v_BHKE.dtype), v_BHKE)
     return o_BHQE.transpose(0, 2, 1, 3), probability_BHQK
 
