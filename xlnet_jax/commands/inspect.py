@@ -91,8 +91,8 @@ def example(config: Config, step: int, row: int) -> Json:
     """Returns the example in one row of one step, for a run with a constant batch size.
 
     Returns:
-      `tokens`, `pieces`, `segments`, `rank` of length T, as fed; `targets` (positions) and
-      `predicted` (their pieces); `direction`; `continues`; `label`, None where there is none;
+      `tokens`, `pieces`, `segments`, `rank` of length T, as fed; `floor`, the lowest rank that each
+      position sees (None: all); `targets` (positions) and `predicted` (their pieces); `direction`; `continues`; `label`, None where there is none;
       `objective`, `pairs` and `memory_len` of the configuration.
 
     Raises BadInput: no such row or step, or a corpus that does not fit.
@@ -116,6 +116,7 @@ def example(config: Config, step: int, row: int) -> Json:
         "pieces": [pieces[token] for token in batch.tokens[0]],
         "segments": batch.segments[0].tolist(),
         "rank": batch.rank[0].tolist(),
+        "floor": batch.documents and batch.documents.floor[0].tolist(),
         "targets": batch.target_positions[0][used].tolist(),
         "predicted": [pieces[token] for token in batch.target_tokens[0][used]],
         "direction": int(batch.direction[0]),
@@ -127,14 +128,19 @@ def example(config: Config, step: int, row: int) -> Json:
     }
 
 
-def visible(rank: list[int], targets: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def visible(
+    rank: list[int], targets: list[int], floor: list[int] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the content mask and the query mask, bool [T, T]: row i sees column j. Only targets
-    have a query, and no row sees padding. Every row also sees the memory.
+    have a query, and no row sees padding. Every row also sees the memory. `floor` is the lowest
+    rank that each row sees; None = all.
     """
     rank_T = np.asarray(rank)
     has_query_T = np.isin(np.arange(len(rank_T)), targets)
     content_TT = (rank_T <= rank_T[:, None]) & (rank_T < NEVER)
-    return content_TT, (rank_T < rank_T[:, None]) & has_query_T[:, None]
+    if floor is not None:
+        content_TT &= rank_T >= np.asarray(floor)[:, None]
+    return content_TT, content_TT & (rank_T < rank_T[:, None]) & has_query_T[:, None]
 
 
 _PAIRS = {
@@ -150,7 +156,7 @@ def print_example(shown: Json) -> None:
     """
     targets = dict(zip(shown["targets"], shown["predicted"], strict=True))
     by_query = OBJECTIVES[shown["objective"]].stream == "query"
-    sight = visible(shown["rank"], shown["targets"])[by_query]
+    sight = visible(shown["rank"], shown["targets"], shown["floor"])[by_query]
     pair = "" if shown["label"] is None else f"{_PAIRS[shown['pairs']][shown['label']]}, "
     # A piece may look like markup.
     console = Console(markup=False, emoji=False)
@@ -186,7 +192,10 @@ def draw(shown: Json, path: str) -> None:
     names = ("content", "query")[: 1 + (OBJECTIVES[shown["objective"]].stream == "query")]
     panels = figure.subplots(1, len(names), squeeze=False)[0]
     for axes, mask, name in zip(
-        panels, visible(shown["rank"], shown["targets"]), names, strict=False
+        panels,
+        visible(shown["rank"], shown["targets"], shown["floor"]),
+        names,
+        strict=False,
     ):
         axes.imshow(mask, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
         left = [-2] * len(shown["targets"])
