@@ -92,8 +92,9 @@ def example(config: Config, step: int, row: int) -> Json:
 
     Returns:
       `tokens`, `pieces`, `segments`, `rank` of length T, as fed; `floor`, the lowest rank that each
-      position sees (None: all); `targets` (positions) and `predicted` (their pieces); `direction`; `continues`; `label`, None where there is none;
-      `objective`, `pairs` and `memory_len` of the configuration.
+      position sees (None: all); `targets` (positions) and `predicted` (their pieces); `direction`;
+      `continues`; `label`, None where there is none; `objective`, `pairs` and `memory_len` of the
+      configuration.
 
     Raises BadInput: no such row or step, or a corpus that does not fit.
     """
