@@ -60,6 +60,11 @@ def recurrence(case: str) -> tuple[str, ...]:
     return (f"tests/oracle/test_oracle.py::test_transformer_xl_equals_the_recording[{case}]",)
 
 
+def documents(case: str) -> tuple[str, ...]:
+    """The comparison of packed documents with the same ones alone."""
+    return (f"tests/train/test_documents.py::test_a_packed_row_is_its_documents_alone[{case}]",)
+
+
 def one(module: str, test: str) -> tuple[str, ...]:
     """One test function; `module` is the folder and the module, such as `model/transformer`."""
     folder, _, name = module.rpartition("/")
@@ -623,6 +628,90 @@ MUTANTS = (
         "take_along_axis(x, batch.target_positions, axis=1) for",
         "take_along_axis(x, batch.target_positions * 0, axis=1) for",
         one("model/transformer", "test_a_target_depends_on_exactly_the_lower_ranks"),
+    ),
+    Mutant(
+        "a_document_has_no_floor",
+        ATTEND,
+        "a.packed.floor_BQ[:, :, None]",
+        "a.packed.floor_BQ[:, :, None] * 0",
+        documents("xlnet-plm-cpu"),
+    ),
+    Mutant(
+        "a_query_has_the_floor_of_the_next_document",
+        TRANSFORMER,
+        "jnp.take_along_axis(documents.floor, batch.target_positions, axis=1)",
+        "jnp.roll(jnp.take_along_axis(documents.floor, batch.target_positions, axis=1), -1, 1)",
+        documents("xlnet-plm-cpu"),
+    ),
+    Mutant(
+        "a_token_has_the_floor_of_the_next_one",
+        TRANSFORMER,
+        "PackedKeys(documents.floor, *tokens",
+        "PackedKeys(jnp.roll(documents.floor, -1, 1), *tokens",
+        documents("xlnet-plm-xla"),
+    ),
+    Mutant(
+        "learned_positions_go_on_in_the_next_document",
+        "xlnet_jax/model/embeddings.py",
+        "jnp.where(padding_BT, -1, at_BT)",
+        "jnp.where(padding_BT, -1, jnp.arange(T)[None])",
+        documents("roberta-mlm-cpu"),
+    ),
+    Mutant(
+        "sinusoids_go_on_in_the_next_document",
+        "xlnet_jax/model/embeddings.py",
+        "positions.absolute_sinusoids(at_BT, width",
+        "positions.absolute_sinusoids(jnp.arange(T)[None], width",
+        documents("transformer-clm-cpu"),
+    ),
+    Mutant(
+        "positions_of_layers_go_on_in_the_next_document",
+        ATTENTION,
+        "T if packed is None else packed.position_BQ",
+        "T",
+        documents("vanilla-clm-cpu"),
+    ),
+    Mutant(
+        "masks_of_keys_depend_on_their_place_in_the_row",
+        ATTEND,
+        "self.packed.position_BQ, self.packed.position_BK",
+        "self.packed.position_BQ, self.packed.position_BK * 0 + jnp.arange(self.rank_BK.shape[1])[None]",
+        documents("xlnet-plm-cpu"),
+    ),
+    Mutant(
+        "masks_of_queries_depend_on_the_row",
+        ATTEND,
+        "return self.packed.document_BQ, self",
+        "return self.rows_B, self",
+        documents("xlnet-plm-xla"),
+    ),
+    Mutant(
+        "masks_of_layers_depend_on_the_row",
+        TRANSFORMER,
+        "return Places(rows, position_BS)",
+        "return Places(jnp.arange(B), position_BS)",
+        documents("xlnet-plm-cpu"),
+    ),
+    Mutant(
+        "masks_of_all_documents_start_at_their_places",
+        TRANSFORMER,
+        "Places(documents.number, documents.position)",
+        "Places(documents.number, documents.position * 0 + jnp.arange(batch.tokens.shape[1])[None])",
+        documents("xlnet-mdm-cpu"),
+    ),
+    Mutant(
+        "a_bound_weighs_rows_of_documents",
+        "xlnet_jax/train/loss.py",
+        " or batch.documents is not None",
+        "",
+        documents("xlnet-mdm-cpu"),
+    ),
+    Mutant(
+        "perm_mask_without_floors",
+        "xlnet_jax/batch.py",
+        "visible_BTT &= key >= self.documents.floor[:, :, None]",
+        "visible_BTT &= key >= -2",
+        one("train/documents", "test_transformers_gets_the_mask_of_each_document"),
     ),
     Mutant(
         "distance_off_by_one",
@@ -1289,8 +1378,8 @@ MUTANTS = (
     Mutant(
         "query_and_content_drop_the_same",
         TRANSFORMER,
-        "T + batch.target_positions",
-        "batch.target_positions",
+        "T + targets.position_BQ",
+        "targets.position_BQ",
         one("model/numerics", "test_every_site_stream_layer_and_step_has_a_mask_of_its_own"),
     ),
     Mutant(
@@ -1303,8 +1392,8 @@ MUTANTS = (
     Mutant(
         "rows_drop_by_the_target_slot",
         TRANSFORMER,
-        "T + batch.target_positions",
-        "jnp.broadcast_to(T + jnp.arange(P), (B, P))",
+        "T + targets.position_BQ",
+        "T + 0 * targets.position_BQ + jnp.arange(targets.position_BQ.shape[1])[None]",
         one("model/numerics", "test_no_mask_depends_on_the_slot_of_a_target"),
     ),
     Mutant(

@@ -33,6 +33,7 @@ from xlnet_jax.model.cache import Kept, join
 from xlnet_jax.model.layers import (
     Depth,
     Dropout,
+    Places,
     layer_depths,
     layer_norm,
     parameter,
@@ -59,20 +60,22 @@ class AttentionStream(NamedTuple):
     segment_BQ: jax.Array
     position_BQ: jax.Array | None = None
     """Positions of the rows in the segment; None: the whole segment in order."""
+    packed: xla.PackedKeys | None = None
+    """None: a row of the batch is one text."""
 
 
 class AttentionInputs(NamedTuple):
     """Facts about keys and queries for all layers: K = M + T keys per example."""
 
     rows_B: jax.Array
-    """Row numbers in the global batch, which select the dropout masks."""
+    """Row numbers in the global batch, which select the dropout masks of attention."""
     direction_B: jax.Array
     rank_BK: jax.Array
     segment_BK: jax.Array
     streams: tuple[AttentionStream, ...]
     """The content stream, and the query stream if there is one."""
-    position_BS: jax.Array
-    """Dropout index of the rows of all streams: position for content, T + position for queries."""
+    places: Places
+    """Places of the rows of all streams: the position for content, T + position for queries."""
     table_SND: jax.Array | None = None
     """Sinusoids after their dropout; S is 1, or B if every row has its own mask. None: position
     keys are cached, or positions are learned.
@@ -133,9 +136,10 @@ class Attention(nn.Module):
         kernel = self._kernels(depth)
         biases, segment_2HE = self._score_parameters(inputs, depth)
         if self.parts.positions == "per_layer":
-            x_BSD = (
-                x_BSD + positions.learned(self, self.longest, config.d_model, T, depth)
-            ).astype(dtype)
+            packed = inputs.streams[0].packed
+            place = T if packed is None else packed.position_BQ
+            place_BTD = positions.learned(self, self.longest, config.d_model, place, depth)
+            x_BSD = (x_BSD + place_BTD).astype(dtype)
 
         pre, norm = config.norm == "pre", layer_norm("norm", config, depth)
         y_BSD = norm(x_BSD).astype(dtype) if pre else x_BSD
@@ -169,11 +173,13 @@ class Attention(nn.Module):
             biases=biases,
             segment_2HE=segment_2HE,
             max_distance=config.memory_len - 1 if config.same_length else None,
-            save=config.saves_probabilities and self.has_rng("dropout"),
+            save=config.saves_probabilities
+            and self.has_rng("dropout")
+            and inputs.streams[0].packed is None,
         )
         o_BSHE = self._attend(q_BSHE, inputs, score, implementation)
         o_BSD = self._biased("output", weighted("bshe,dhe->bsd", o_BSHE, kernel["output"]))
-        o_BSD = Dropout(config.dropout)(o_BSD, inputs.rows_B, inputs.position_BS)
+        o_BSD = Dropout(config.dropout)(o_BSD, *inputs.places)
         return x_BSD + o_BSD if pre else norm(x_BSD + o_BSD).astype(dtype), rows
 
     def _kernels(self, depth: Depth) -> dict[str, jax.Array]:
@@ -238,6 +244,7 @@ class Attention(nn.Module):
                     segment_BQ=stream.segment_BQ,
                     query_position_BQ=stream.position_BQ,
                     dropout=dropout,
+                    packed=stream.packed,
                 )
             )
             self.sow(

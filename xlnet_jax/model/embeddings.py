@@ -31,6 +31,7 @@ from xlnet_jax.model.layers import (
     Depth,
     Dropout,
     Initializer,
+    Places,
     accumulator,
     layer_norm,
     normal,
@@ -171,11 +172,11 @@ class Embedding(nn.Module):
     def __call__(
         self,
         batch: Batch,
-        rows_B: jax.Array,
-        place_BT: jax.Array | None = None,
+        tokens: Places,
+        targets: Places,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Returns content stream h_BTD and query stream g_BPD (None without a query stream), in the
-        compute dtype. `place_BT` are the tokens' positions in the text; None: the first T.
+        compute dtype; `tokens` and `targets` are the places of both.
         """
         config, member, T = self.config, self.config.member, batch.tokens.shape[1]
         dtype, width = jnp.dtype(config.compute_dtype), clusters(config)[0].width
@@ -183,6 +184,7 @@ class Embedding(nn.Module):
         padding_BT = batch.tokens == member.padding_row
         if member.padding_row >= 0:
             h_BTD = without_gradient(padding_BT, h_BTD)
+        place_BT = tokens.position_BQ
         at_BT = jnp.arange(T)[None] if place_BT is None else place_BT
         if self.parts.positions == "input":
             first, place = member.first_position, T if place_BT is None else place_BT
@@ -207,17 +209,17 @@ class Embedding(nn.Module):
             shape, init = (config.d_model,), hooks.mask_initializer(self.compat, config.d_model)
             mask_D = parameter(self, "mask_embedding", shape, ("embed",), "vector", 0, init)
 
-        h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, rows_B, at_BT)
+        h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, tokens.rows, at_BT)
         if self.parts.projected:
             h_BTD = Dense(
                 config, config.d_model, (None, "embed"), "kernel", 0, name="embedding_projection"
             )(h_BTD)
         h_BTD = nn.with_logical_constraint(h_BTD, ("batch", None, None))
-        target_BP = batch.target_positions
-        if mask_D is None or self.parts.targets != "query" or not target_BP.shape[1]:
+        slots = batch.target_positions.shape
+        if mask_D is None or self.parts.targets != "query" or not slots[1]:
             return h_BTD, None
-        g_BPD = jnp.broadcast_to(mask_D, (*target_BP.shape, config.d_model)).astype(dtype)
-        g_BPD = Dropout(config.dropout, name="query_dropout")(g_BPD, rows_B, target_BP)
+        g_BPD = jnp.broadcast_to(mask_D, (*slots, config.d_model)).astype(dtype)
+        g_BPD = Dropout(config.dropout, name="query_dropout")(g_BPD, *targets)
         return h_BTD, g_BPD
 
     def _words(self, tokens_BT: jax.Array, width: int) -> jax.Array:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -248,6 +248,15 @@ ACTIVATIONS = {
 }
 
 
+class Places(NamedTuple):
+    """Where some vectors are: the indices of their dropout masks."""
+
+    rows: jax.Array
+    """Row numbers in the global batch, [B]. With documents their numbers, [B, Q]."""
+    position_BQ: jax.Array | None = None
+    """Positions in the segment, or in the documents; None: 0, 1, .."""
+
+
 class Dropout(nn.Module):
     """Dropout whose masks are functions of (key, row, position, feature), with a key of the rng
     `dropout` per call; off without this rng.
@@ -259,17 +268,16 @@ class Dropout(nn.Module):
     def __call__(
         self,
         x_BQF: jax.Array,
-        rows_B: jax.Array,
+        rows: jax.Array,
         position_BQ: jax.Array | None = None,
     ) -> jax.Array:
-        """Drops elements of x. rows_B are row numbers in the global batch, position_BQ positions in
-        the segment (None: 0, 1, ..).
-        """
+        """Drops elements of x; `rows` and `position_BQ` as in `Places`."""
         if not (self.rate and self.has_rng("dropout")):
             return x_BQF
         _, Q, F = x_BQF.shape
         position_BQ = jnp.arange(Q)[None] if position_BQ is None else position_BQ
-        indices = rows_B[:, None, None], position_BQ[:, :, None], jnp.arange(F)[None, None]
+        rows = jnp.expand_dims(rows, range(rows.ndim, 3))
+        indices = rows, position_BQ[:, :, None], jnp.arange(F)[None, None]
         return drop(x_BQF, self.rate, draw_key(self.make_rng("dropout")), *indices)
 
 
@@ -311,18 +319,18 @@ class FeedForward(nn.Module):
     parts: Parts
 
     @nn.compact
-    def __call__(self, x_BSD: jax.Array, rows_B: jax.Array, position_BS: jax.Array) -> jax.Array:
+    def __call__(self, x_BSD: jax.Array, places: Places) -> jax.Array:
         """Returns the rows of both streams; see `transformer.Layer`."""
         config, depth = self.config, layer_depths(self.config)
         pre, norm = config.norm == "pre", layer_norm("norm", config, depth)
         y_BSD = norm(x_BSD).astype(x_BSD.dtype) if pre else x_BSD
         y_BSF = Dense(config, config.d_ff, ("embed", "ff"), "matrix", depth, name="inner")(y_BSD)
         y_BSF = ACTIVATIONS[config.activation](y_BSF)
-        y_BSF = Dropout(config.activation_dropout)(y_BSF, rows_B, position_BS)
+        y_BSF = Dropout(config.activation_dropout)(y_BSF, *places)
         outer_init = residual_init(config, self.parts)
         outer = Dense(
             config, config.d_model, ("ff", "embed"), "matrix", depth, outer_init, name="outer"
         )
         y_BSD = outer(y_BSF)
-        y_BSD = Dropout(config.dropout)(y_BSD, rows_B, position_BS)
+        y_BSD = Dropout(config.dropout)(y_BSD, *places)
         return x_BSD + y_BSD if pre else norm(x_BSD + y_BSD).astype(x_BSD.dtype)

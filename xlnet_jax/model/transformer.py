@@ -23,11 +23,12 @@ import jax.numpy as jnp
 from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
 from xlnet_jax.compat import CORRECT, CompatConfig, hooks
 from xlnet_jax.config import ModelConfig
+from xlnet_jax.kernels.xla import PackedKeys
 from xlnet_jax.members.parts import Parts
 from xlnet_jax.model.attention import Attention, AttentionInputs, AttentionStream, Biases
 from xlnet_jax.model.cache import Cache, Kept
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
-from xlnet_jax.model.layers import Dropout, FeedForward, layer_norm
+from xlnet_jax.model.layers import Dropout, FeedForward, Places, layer_norm
 from xlnet_jax.objectives import PLM
 from xlnet_jax.objectives.objective import Objective
 
@@ -100,7 +101,7 @@ class Layer(nn.Module):
         attention = Attention(self.config, self.parts, self.reuse_len or T, name="attention")
         x_BSD, rows = attention(x_BSD, memory, inputs)
         feed_forward = FeedForward(self.config, self.parts, name="feed_forward")
-        x_BSD = feed_forward(x_BSD, inputs.rows_B, inputs.position_BS)
+        x_BSD = feed_forward(x_BSD, inputs.places)
         # Stored only if a caller makes the collection mutable: auxiliary losses read
         # `layer_outputs`, tests read both.
         self.sow("layer_outputs", "content_stream", x_BSD[:, :T])
@@ -149,7 +150,7 @@ class XLNet(nn.Module):
             with all other keys that the tokens and targets attend to: the tokens are then new in
             its segment, and all have segment number 0.
           rows_B: row numbers in the global batch, if `batch` is a part of it; they select the
-            dropout masks.
+            dropout masks, unless `batch` has documents.
           place_BT: with a cache, the positions of the tokens in the segment; None: they are its
             first T. A token whose position is past the segment is not kept.
           limit_BP: the targets see only ranks below these; None: below the ranks of the tokens at
@@ -162,15 +163,12 @@ class XLNet(nn.Module):
         embedding = Embedding(config, self.compat, parts, name="embedding")
         # One flat tree of parameters, although two modules declare them.
         nn.share_scope(self, embedding)
-        x_BSD, g_BPD = embedding(batch, rows_B, place_BT)
-        position_BS = jnp.broadcast_to(jnp.arange(T), (B, T))
-        # Content sees ranks up to its own. Padding has the highest limit: it sees all text, but not
-        # itself.
-        streams = (AttentionStream(jnp.minimum(batch.rank + 1, NEVER), batch.segments, place_BT),)
+        tokens, targets = places(batch, rows_B, place_BT)
+        x_BSD, g_BPD = embedding(batch, tokens, targets)
+        streams = (content_stream(batch, place_BT, tokens),)
         if g_BPD is not None:
             x_BSD = jnp.concatenate([x_BSD, g_BPD], axis=1)
-            position_BS = jnp.concatenate([position_BS, T + batch.target_positions], axis=1)
-            streams += (query_stream(batch, limit_BP),)
+            streams += (query_stream(batch, limit_BP, targets),)
 
         past = self._past(batch, memory, place_BT, rows_B)
         M = past.rank_BK.shape[1] - T
@@ -181,7 +179,7 @@ class XLNet(nn.Module):
             rank_BK=past.rank_BK,
             segment_BK=jnp.concatenate([zeros_BM, batch.segments], axis=1),
             streams=streams,
-            position_BS=position_BS,
+            places=layer_places(batch, tokens, None if g_BPD is None else targets),
             table_SND=past.table_SND,
             slot_BT=past.slot_BT,
             # Biases that all layers share have the depth of the embeddings, 0.
@@ -195,7 +193,7 @@ class XLNet(nn.Module):
             x_BSD = layer_norm("final_norm", config, config.layers)(x_BSD).astype(x_BSD.dtype)
         return Output(
             hidden_BTD=x_BSD[:, :T],
-            target_vectors_BPD=self._target_vectors(x_BSD, batch, rows_B) if P else None,
+            target_vectors_BPD=self._target_vectors(x_BSD, batch, targets) if P else None,
             memory=past.carry(kept),
         )
 
@@ -256,20 +254,56 @@ class XLNet(nn.Module):
         carry = functools.partial(Memory, valid_B=jnp.minimum(M, valid_B + reuse))
         return Past(kept, rank_BK, carry, table_SND)
 
-    def _target_vectors(self, x_BSD: jax.Array, batch: Batch, rows_B: jax.Array) -> jax.Array:
+    def _target_vectors(self, x_BSD: jax.Array, batch: Batch, targets: Places) -> jax.Array:
         """Returns `Output.target_vectors_BPD`."""
-        T, target_BP = batch.tokens.shape[1], batch.target_positions
+        T = batch.tokens.shape[1]
         if self.parts.targets == "content":
-            vectors_BPD = jnp.take_along_axis(x_BSD[:, :T], target_BP[:, :, None], axis=1)
+            at_BP1 = batch.target_positions[:, :, None]
+            vectors_BPD = jnp.take_along_axis(x_BSD[:, :T], at_BP1, axis=1)
         else:
             vectors_BPD = x_BSD[:, T:]
         if not self.parts.output_dropout:
             return vectors_BPD
         dropout = Dropout(self.config.dropout, name="output_dropout")
-        return dropout(vectors_BPD, rows_B, target_BP)
+        return dropout(vectors_BPD, *targets)
 
 
-def query_stream(batch: Batch, limit_BP: jax.Array | None) -> AttentionStream:
+def places(
+    batch: Batch, rows_B: jax.Array, place_BT: jax.Array | None = None
+) -> tuple[Places, Places]:
+    """Returns the places of the tokens and of the targets; arguments as in `XLNet`."""
+    documents, target_BP = batch.documents, batch.target_positions
+    if documents is None:
+        return Places(rows_B, place_BT), Places(rows_B, target_BP)
+    tokens = Places(documents.number, documents.position)
+    return tokens, Places(*(jnp.take_along_axis(x, target_BP, axis=1) for x in tokens))
+
+
+def layer_places(batch: Batch, tokens: Places, targets: Places | None) -> Places:
+    """Returns `AttentionInputs.places`; `targets` is None without a query stream."""
+    B, T = batch.tokens.shape
+    rows, position_BS = tokens
+    if batch.documents is None:
+        position_BS = jnp.broadcast_to(jnp.arange(T), (B, T))
+    if targets is not None:
+        position_BS = jnp.concatenate([position_BS, T + targets.position_BQ], axis=1)
+        if batch.documents is not None:
+            rows = jnp.concatenate([rows, targets.rows], axis=1)
+    return Places(rows, position_BS)
+
+
+def content_stream(batch: Batch, place_BT: jax.Array | None, tokens: Places) -> AttentionStream:
+    """Returns the tokens as a stream; `place_BT` as in `XLNet`."""
+    packed, documents = None, batch.documents
+    if documents is not None:
+        packed = PackedKeys(documents.floor, *tokens, documents.position)
+    # Content sees ranks up to its own. Padding has the highest limit: it sees all text, but not
+    # itself. With documents, padding sees nothing.
+    limit_BT = jnp.minimum(batch.rank + 1, NEVER)
+    return AttentionStream(limit_BT, batch.segments, place_BT, packed)
+
+
+def query_stream(batch: Batch, limit_BP: jax.Array | None, targets: Places) -> AttentionStream:
     """Returns the targets as a stream; `limit_BP` as in `XLNet`."""
     if limit_BP is not None:
         segment_BP = jnp.zeros_like(batch.target_positions)
@@ -278,7 +312,13 @@ def query_stream(batch: Batch, limit_BP: jax.Array | None) -> AttentionStream:
             jnp.take_along_axis(x, batch.target_positions, axis=1)
             for x in (batch.rank, batch.segments)
         )
-    return AttentionStream(limit_BP, segment_BP, batch.target_positions)
+    packed, documents = None, batch.documents
+    if documents is not None:
+        floor_BP = jnp.take_along_axis(documents.floor, batch.target_positions, axis=1)
+        # A slot without a target sees nothing.
+        floor_BP = jnp.where(batch.target_weights != 0, floor_BP, NEVER)
+        packed = PackedKeys(floor_BP, *targets, documents.position)
+    return AttentionStream(limit_BP, segment_BP, batch.target_positions, packed)
 
 
 def empty_memory(config: ModelConfig, batch_size: int, slots: int | None = None) -> Memory:

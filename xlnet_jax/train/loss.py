@@ -116,11 +116,12 @@ class LanguageModel:
         tokens that the loss of a row covers, [..., B].
 
         The loss of a row covers its targets. A bound covers all P maskable tokens of a row, and
-        each of its n masked tokens has the weight P / n.
+        each of its n masked tokens has the weight P / n. With documents, `target_weights` has these
+        weights already, for each document by itself.
         """
         weight_BP = batch.target_weights.astype(dtype or batch.target_weights.dtype)
         targets_B = weight_BP.sum(axis=-1)
-        if self.transformer.objective.likelihood != "bound":
+        if self.transformer.objective.likelihood != "bound" or batch.documents is not None:
             return weight_BP, targets_B
         tokens_B = jnp.where(targets_B > 0, weight_BP.shape[-1], jnp.zeros_like(targets_B))
         return weight_BP * (tokens_B / jnp.maximum(targets_B, 1))[..., None], tokens_B

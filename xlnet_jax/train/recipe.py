@@ -19,7 +19,7 @@ import numpy as np
 import optax
 from flax import traverse_util
 
-from xlnet_jax.batch import Auxiliary, Batch, forward_text
+from xlnet_jax.batch import Auxiliary, Batch, Documents, forward_text
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
@@ -195,6 +195,8 @@ def example_batch(config: Config, batch_size: int) -> Batch:
     B = batch_size
     none_BT = np.zeros((B, config.data.segment_len), np.int32)
     batch = forward_text(none_BT, none_BT, none_BT, np.zeros((B, P), np.int32))
+    if config.data.documents == "whole":
+        batch = dataclasses.replace(batch, documents=Documents(none_BT, none_BT, none_BT))
     if not auxiliary_heads(config):
         return batch
     further = config.data.multi_token_prediction - 1
