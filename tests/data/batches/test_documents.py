@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
-from xlnet_jax.data.batches.packing import Pieces
+from xlnet_jax.data.batches.packing import RowPieces
 
 from xlnet_jax.batch import NEVER, Batch
 from xlnet_jax.config import Config
@@ -118,10 +118,10 @@ class Alone:
 
     def __init__(self, packed: Any) -> None:
         rows = [packed.row(index) for index in range(packed.rows)]
-        self.every = Pieces(*(np.concatenate(parts) for parts in zip(*rows, strict=True)))
+        self.every = RowPieces(*(np.concatenate(parts) for parts in zip(*rows, strict=True)))
 
-    def row(self, index: int) -> Pieces:
-        return Pieces(*(part[index : index + 1] for part in self.every))
+    def row(self, index: int) -> RowPieces:
+        return RowPieces(*(part[index : index + 1] for part in self.every))
 
 
 def windows(blocks: np.ndarray, direction: int) -> Windows:
@@ -163,7 +163,7 @@ def test_an_example_is_the_same_alone_and_in_company(
         packed=alone,  # type: ignore[arg-type]
         **build,
     )
-    frame = len(frames.frame_of(of_run, XLNET))
+    frame = frames.pieces_around(of_run)
     number = 0
     for row in range(packed.rows):
         place = slot = 0

@@ -26,10 +26,9 @@ import numpy as np
 
 from xlnet_jax.batch import NEVER, Batch, Documents
 from xlnet_jax.config import Config
-from xlnet_jax.data.batches import examples, orders, packing, spans
+from xlnet_jax.data.batches import examples, frames, orders, packing, spans
 from xlnet_jax.data.batches.examples import ExampleBuilder
-from xlnet_jax.data.batches.frames import Frame, frame_of
-from xlnet_jax.data.batches.packing import Packing, Pieces
+from xlnet_jax.data.batches.packing import Packing, RowPieces
 from xlnet_jax.data.batches.sentence_pairs import read_in_order
 from xlnet_jax.data.batches.stream import Windows
 from xlnet_jax.data.corpus.corpus import Corpus
@@ -46,14 +45,10 @@ class Texts(NamedTuple):
     """bool: positions of text."""
     length_D1: np.ndarray
     """int: tokens of text."""
-    frame: Frame
+    used_D: np.ndarray
+    """int: positions of the text and its frame."""
     ends_D: np.ndarray
     """bool: the text ends with the end of its document, in reading order."""
-
-    @property
-    def used_D1(self) -> np.ndarray:
-        """Positions of the text and its frame."""
-        return self.length_D1 + len(self.frame)
 
 
 def goals(config: Config) -> Callable[[np.ndarray], np.ndarray]:
@@ -95,7 +90,7 @@ def pack_corpus(text: Corpus, config: Config) -> Packing:
         text.lengths,
         special.eod is not None,
         data.segment_len,
-        len(frame_of(config, special)),
+        frames.pieces_around(config),
         data.num_predict,
         goals(config),
     )
@@ -120,33 +115,36 @@ def build(
     rows = [packed.row(block) for block in where.block_B.tolist()]
     count_B = np.array([len(row.first_D) for row in rows])
     row_D = np.repeat(np.arange(len(rows)), count_B)
-    pieces = Pieces(*(np.concatenate(parts) for parts in zip(*rows, strict=True)))
+    pieces = RowPieces(*(np.concatenate(parts) for parts in zip(*rows, strict=True)))
     number_D = pieces.number_D + first_number
-    texts = _read(text, frame_of(config, tokenizer.special), config, where.take(row_D), pieces)
+    texts = _read(text, tokenizer.special, config, where.take(row_D), pieces)
     builder = ExampleBuilder(text, tokenizer, config, f"{name} document", texts.where.epoch_B)
     alone = BUILDERS[config.objective.examples](builder, texts, number_D)
-    return pack(alone, texts.used_D1[:, 0], row_D, number_D, where, tokenizer.special)
+    return pack(alone, texts.used_D, row_D, number_D, where, tokenizer.special)
 
 
-def _read(text: Corpus, frame: Frame, config: Config, where: Windows, pieces: Pieces) -> Texts:
+def _read(
+    text: Corpus, special: SpecialIds, config: Config, where: Windows, pieces: RowPieces
+) -> Texts:
     """Reads documents; `where` has a window for each, in the direction of its row."""
     reversed_D, length_D = where.direction_B < 0, pieces.length_D
     cursor_D = np.where(reversed_D, pieces.first_D + length_D - 1, pieces.first_D)
     read_DN, _ = read_in_order(text, cursor_D, where.direction_B, int(length_D.max()))
-    length_D1, before = length_D[:, None], len(frame.before)
-    place_DT = np.arange(config.data.segment_len)[None, :] - before
+    length_D1 = length_D[:, None]
+    before, behind = ([getattr(special, name) for name in names] for names in frames.frame(config))
+    place_DT = np.arange(config.data.segment_len)[None, :] - len(before)
     text_DT = (place_DT >= 0) & (place_DT < length_D1)
     tokens_DT = spans.at(read_DN, np.clip(place_DT, 0, read_DN.shape[1] - 1))
     tokens_DT = np.where(text_DT, tokens_DT, 0)
-    tokens_DT[:, :before] = frame.before
-    for place, token in enumerate(frame.behind):
+    tokens_DT[:, : len(before)] = before
+    for place, token in enumerate(behind):
         tokens_DT[place_DT == length_D1 + place] = token
     return Texts(
         where,
         tokens_DT,
         text_DT,
         length_D1,
-        frame,
+        length_D + len(before) + len(behind),
         pieces.part_D == np.where(reversed_D, 0, pieces.parts_D - 1),
     )
 
@@ -164,7 +162,7 @@ def _permuted(builder: ExampleBuilder, texts: Texts, number_D: np.ndarray) -> Ba
         texts.where, number_D, builder.draws_needed(T), fresh=T
     )
     target_DT = _targets(builder, texts, target_draws)
-    used_DT = np.arange(T) < texts.used_D1
+    used_DT = np.arange(T) < texts.used_D[:, None]
     rank_DT = examples.ranks(
         texts.tokens_DT,
         target_DT,
@@ -195,10 +193,10 @@ def _masked(builder: ExampleBuilder, texts: Texts, number_D: np.ndarray) -> Batc
 
 def _diffused(builder: ExampleBuilder, texts: Texts, number_D: np.ndarray) -> Batch:
     """Builds examples of masked diffusion; each of the m masked tokens of n weighs n / m."""
-    T, before = builder.config.data.segment_len, len(texts.frame.before)
+    T, first = builder.config.data.segment_len, int(texts.text_DT[0].argmax())
     draws_DX = builder.draws(texts.where, number_D, fresh=1 + T)
     masked_DT = orders.DISTRIBUTIONS["uniform"].ranks(*draws_DX, texts.length_D1) >= 0
-    target_DT = np.pad(masked_DT, ((0, 0), (before, 0)))[:, :T]
+    target_DT = np.pad(masked_DT, ((0, 0), (first, 0)))[:, :T]
     batch = _example(texts, texts.tokens_DT, np.zeros_like(texts.tokens_DT), target_DT, T)
     weight_D1 = texts.length_D1 / target_DT.sum(axis=1, keepdims=True)
     return dataclasses.replace(
@@ -216,7 +214,7 @@ def _causal(builder: ExampleBuilder, texts: Texts, number_D: np.ndarray) -> Batc
     target_DT = place_DT < texts.length_D1 + texts.ends_D[:, None]
     batch = _example(texts, texts.tokens_DT, place_DT, target_DT, target_DT.shape[1])
     next_DT = np.pad(texts.tokens_DT[:, 1:], ((0, 0), (0, 1)))
-    next_DT = np.where(place_DT == texts.length_D1, texts.frame.end, next_DT)
+    next_DT = np.where(place_DT == texts.length_D1, builder.tokenizer.special.eod, next_DT)
     tokens_DP = np.where(target_DT, next_DT, 0).astype(np.int32)
     return dataclasses.replace(batch, target_tokens=tokens_DP)
 

@@ -1,43 +1,44 @@
 """The special pieces around a document that is an example by itself (`data.documents=whole`).
 
-clm                        <eod> text          predicts the text, then <eod>
-plm, spans                 text <sep> <cls>
-plm, uniform, left_within  text
-mlm                        <cls> text <sep>
-mdm                        text; for members with positions at the input <cls> text <sep>
+    plm  text SEP CLS    with factorization_order=spans; else the text alone
+    clm  EOD text        each piece of a cut document; the piece after its last token is EOD
+    mlm  CLS text SEP
+    mdm  CLS text SEP    for members with positions at the input; else the text alone
+
+All of them have segment 0. Examples that are windows of a stream are in `examples`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from xlnet_jax.config import Config
+from xlnet_jax.data.batches.orders import DISTRIBUTIONS
 from xlnet_jax.data.tokenizer import SpecialIds
 
 
-class Frame(NamedTuple):
-    """Ids of the pieces before and behind a text, and the id that a left-to-right model predicts at
-    its end, which is not read.
-    """
-
-    before: tuple[int, ...] = ()
-    behind: tuple[int, ...] = ()
-    end: int | None = None
-
-    def __len__(self) -> int:
-        """Number of pieces around a text."""
-        return len(self.before) + len(self.behind)
-
-
-def frame_of(config: Config, special: SpecialIds) -> Frame:
-    """Returns the pieces around a document; `vocabulary.check_pieces` refuses a vocabulary that
-    lacks them.
+def frame(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the names of the pieces before and behind the text of a document; fields of
+    `SpecialIds`.
     """
     objective = config.objective
     if objective.causal:
-        return Frame((special.eod,), end=special.eod)
-    if objective.stream == "query" and config.data.factorization_order == "spans":
-        return Frame(behind=(special.sep, special.cls))
+        return ("eod",), ()
     if objective.framed[config.model.member.positions_at_input]:
-        return Frame((special.cls,), (special.sep,))
-    return Frame()
+        return ("cls",), ("sep",)
+    whole = objective.masks or DISTRIBUTIONS[config.data.factorization_order].whole
+    return (), () if whole else ("sep", "cls")
+
+
+def ids(config: Config, special: SpecialIds) -> tuple[list[int], list[int]] | None:
+    """Returns the ids of the pieces that `frame` names; None with `data.documents=joined`."""
+    if not config.data.whole_documents:
+        return None
+    before, behind = ([getattr(special, name) for name in names] for names in frame(config))
+    return before, behind
+
+
+def pieces_around(config: Config) -> int:
+    """Returns the number of special pieces that a trained model reads around each text. A model of
+    windows of a stream has no pieces around a text that it reads without masks.
+    """
+    framed = config.data.whole_documents or config.objective.masks
+    return sum(map(len, frame(config))) * framed

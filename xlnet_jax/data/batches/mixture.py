@@ -167,7 +167,7 @@ class Mixture:
             config,
             where,
             packed=packed[number],
-            first_number=sum(each.pieces for each in packed[:number]),
+            first_number=sum(each.groups.pieces for each in packed[:number]),
             name=name,
         )
 
