@@ -9,9 +9,13 @@ import numpy as np
 import packed
 import pytest
 import tiny
+from xlnet_jax.data.batches.packing import RowPieces
 
 from xlnet_jax.batch import NEVER
 from xlnet_jax.config import ModelConfig
+from xlnet_jax.data.batches import documents as builder
+from xlnet_jax.data.batches import frames
+from xlnet_jax.data.batches.stream import Windows
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.members import MEMBERS
 from xlnet_jax.model.heads import weighed
@@ -128,6 +132,99 @@ def test_a_packed_row_is_its_documents_alone(case, x64):
     """Vectors, losses and every gradient, with dropout at every site."""
     for seed in range(3):
         compare(case, seed)
+
+
+class Text(tiny.Words):
+    """Random documents whose rows have the lengths `LENGTHS`, frames included."""
+
+    def __init__(self, around: int, seed: int) -> None:
+        self.lengths = np.array([max(1, n - around) for n in LENGTHS]) + 1
+        super().__init__(int(self.lengths.sum()), seed)
+        self.text = (9 + self.text % (V - 9)).astype(np.int32)
+        self.tokenizer = tiny.Vocabulary(np.random.default_rng(seed).random(V) < 0.7)
+
+
+def built(case, groups, direction_B, seed):
+    """Builds rows of groups of documents as training does."""
+    name, objective, _ = case
+    usual = MEMBERS[name].usual(T, None if objective == "plm" else objective)
+    whole = {
+        "documents": "whole",
+        "factorization_order": "uniform" if objective == "plm" else "spans",
+        "pairs": "none",
+        "reuse_len": T,
+        "num_predict": T,
+        "windows_per_block": 1,
+        "target_rate": 0.4,
+    }
+    model = {"memory_len": 0, "vocab_size": V, "d_embed": 8 * MEMBERS[name].parts.projected}
+    of_run = tiny.config(model=usual["model"] | model, data=usual["data"] | whole)
+    text = Text(frames.pieces_around(of_run), seed)
+    packing = builder.pack_corpus(text, of_run)
+    rows = [packing.row(index) for index in range(packing.rows)]
+    every = [np.concatenate(parts) for parts in zip(*rows, strict=True)]
+    pieces = [part[np.argsort(every[-1])] for part in every]
+
+    class Rows:
+        """A packing that was not made by `packing.pack`."""
+
+        def row(self, index):
+            return RowPieces(*(part[groups[index]] for part in pieces))
+
+    zeros_B = np.zeros(len(groups), np.int64)
+    numbers = np.arange(len(groups))
+    where = Windows(
+        zeros_B,
+        direction_B.astype(np.int32),
+        zeros_B > 0,
+        zeros_B == 0,
+        zeros_B,
+        numbers,
+        zeros_B,
+        0,
+    )
+    batch = builder.build(
+        text, text.tokenizer, of_run, where, packed=Rows(), first_number=3, name="train"
+    )
+    # The loss of the targets is divided by the summed weights, to be compared in float64.
+    return dataclasses.replace(batch, target_weights=batch.target_weights.astype(np.float64))
+
+
+def by_document(found, batch):
+    """The loss, the vectors and losses in the order of documents and their positions, and the
+    gradient.
+    """
+    (loss, (hidden, *of_slots)), grads = jax.device_get(found)
+    of, used = batch.documents, batch.rank != NEVER
+    order = np.lexsort((of.position[used], of.number[used]))
+    row, slot = np.nonzero(batch.target_weights)
+    target = batch.target_positions[row, slot]
+    slots = np.lexsort((of.position[row, target], of.number[row, target]))
+    return loss, [hidden[used][order], *(x[row, slot][slots] for x in of_slots)], grads
+
+
+@pytest.mark.parametrize(
+    "packings",
+    [1, pytest.param(20, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.prove)],
+)
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_rows_of_the_builder_are_their_documents_alone(case, packings, x64):
+    """As above, with rows of training: each document at random places of random rows, in both
+    directions if its member reads both.
+    """
+    run, rng = computed(*case), np.random.default_rng(packings)
+    two_way = not MEMBERS[case[0]].positions_at_input
+    for seed in range(packings):
+        key, direction_B = jax.random.key(seed), rng.choice([-1, 1] if two_way else [1], ROWS)
+        groups = [[] for _ in LENGTHS]
+        for which, (row, start) in enumerate(packed.place(rng, LENGTHS, T, ROWS)):
+            groups[row].append((start, which))
+        groups = [[which for _, which in sorted(group)] for group in groups]
+        row_of = {which: row for row, group in enumerate(groups) for which in group}
+        own_B = np.array([direction_B[row_of[which]] for which in range(ROWS)])
+        whole = built(case, groups, direction_B, seed)
+        alone = built(case, [[which] for which in range(ROWS)], own_B, seed)
+        assert_equal(by_document(run(whole, key), whole), by_document(run(alone, key), alone))
 
 
 def test_transformers_gets_the_mask_of_each_document():
