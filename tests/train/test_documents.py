@@ -134,11 +134,15 @@ def test_a_packed_row_is_its_documents_alone(case, x64):
         compare(case, seed)
 
 
+OWN = (5, 3, 8, 3, 6, 4)
+"""Positions of documents of the builder, with up to two pieces around the text."""
+
+
 class Text(tiny.Words):
-    """Random documents whose rows have the lengths `LENGTHS`, frames included."""
+    """Random documents that take `OWN` positions."""
 
     def __init__(self, around: int, seed: int) -> None:
-        self.lengths = np.array([max(1, n - around) for n in LENGTHS]) + 1
+        self.lengths = np.array(OWN) - around + 1
         super().__init__(int(self.lengths.sum()), seed)
         self.text = (9 + self.text % (V - 9)).astype(np.int32)
         self.tokenizer = tiny.Vocabulary(np.random.default_rng(seed).random(V) < 0.7)
@@ -216,8 +220,8 @@ def test_rows_of_the_builder_are_their_documents_alone(case, packings, x64):
     two_way = not MEMBERS[case[0]].positions_at_input
     for seed in range(packings):
         key, direction_B = jax.random.key(seed), rng.choice([-1, 1] if two_way else [1], ROWS)
-        groups = [[] for _ in LENGTHS]
-        for which, (row, start) in enumerate(packed.place(rng, LENGTHS, T, ROWS)):
+        groups = [[] for _ in OWN]
+        for which, (row, start) in enumerate(packed.place(rng, OWN, T, ROWS)):
             groups[row].append((start, which))
         groups = [[which for _, which in sorted(group)] for group in groups]
         row_of = {which: row for row, group in enumerate(groups) for which in group}
