@@ -32,6 +32,12 @@ class DataConfig:
         " ".join(OBJECTIVES),
         phased=True,
     )
+    documents: str = key(
+        "joined",
+        "joined: examples are windows of one stream of text; whole: each document is an example "
+        "by itself, and several share a row",
+        "joined whole",
+    )
     factorization_order: str = key(
         "spans",
         "plm: XLNet's spans, with A and B (spans); any unknown positions, predicted in random "
@@ -130,6 +136,11 @@ class DataConfig:
         FREE,
         special={-1: "one per four cores, at most 8"},
     )
+
+    @property
+    def whole_documents(self) -> bool:
+        """Whether each document is an example by itself."""
+        return self.documents == "whole"
 
     def folders(self) -> list[str]:
         """Returns the folders in `corpus`."""
