@@ -1500,7 +1500,7 @@ MUTANTS = (
     Mutant(
         "the_source_is_read_as_a_past_when_it_is_decoded",
         "xlnet_jax/infer/decoder.py",
-        " * (not prefix)",
+        " * (not model.prefix)",
         "",
         one("finetune/text_to_text", "test_greedy_pieces_are_the_most_probable_without_a_cache"),
     ),
@@ -2464,6 +2464,63 @@ MUTANTS = (
         "tokens_B = jnp.where(targets_B > 0, weight_BP.shape[-1], jnp.zeros_like(targets_B))",
         "tokens_B = targets_B",
         one("train/objectives", "test_the_loss_of_masked_diffusion_is_the_bound_by_hand"),
+    ),
+    Mutant(
+        "a_document_begins_without_its_end",
+        "xlnet_jax/data/batches/frames.py",
+        'return ("eod",), ()',
+        "return (), ()",
+        one("data/batches/frames", "test_each_objective_and_member_has_its_frame"),
+    ),
+    Mutant(
+        "every_order_has_pieces_behind_a_document",
+        "xlnet_jax/data/batches/frames.py",
+        "objective.masks or DISTRIBUTIONS[config.data.factorization_order].whole",
+        "objective.masks",
+        one("data/batches/frames", "test_each_objective_and_member_has_its_frame"),
+    ),
+    Mutant(
+        "a_known_start_hides_the_end_of_a_document",
+        "xlnet_jax/infer/orders.py",
+        "if known_N[0] and model.frame is None:",
+        "if known_N[0]:",
+        one(
+            "infer/whole_documents",
+            "test_a_left_to_right_model_scores_a_document_from_its_first_piece_to_its_end",
+        ),
+    ),
+    Mutant(
+        "cls_comes_before_sep",
+        "xlnet_jax/infer/orders.py",
+        "np.array(model.frame[1], np.int32)",
+        "np.array(model.frame[1][::-1], np.int32)",
+        one("infer/whole_documents", "test_spans_are_asked_before_sep_and_cls"),
+    ),
+    Mutant(
+        "the_surest_token_is_scored",
+        DECODE,
+        "jnp.take_along_axis(state.given_BU, slot_BQ, axis=1)",
+        "_draw(logits_BQV, state, sampling, method.sort)",
+        one("infer/confidence", "test_all_texts_sum_to_one_in_orders_of_their_own"),
+    ),
+    Mutant(
+        "the_answer_chooses_the_order",
+        DECODE,
+        "sure_BU = jax.nn.log_softmax(state.logits_BPV).max(axis=-1)",
+        """sure_BU = jax.nn.log_softmax(state.logits_BPV).max(axis=-1)
+        if state.given_BU is not None:
+            sure_BU = _at_tokens(jax.nn.log_softmax(state.logits_BPV), state.given_BU)""",
+        one("infer/confidence", "test_all_texts_sum_to_one_in_orders_of_their_own"),
+    ),
+    Mutant(
+        "mutants_have_one_error_and_no_pairs",
+        "xlnet_jax/infer/score.py",
+        "_standard_error(mutant_K - wild_K)",
+        "_standard_error(mutant_K)",
+        one(
+            "infer/mutations",
+            "test_a_mutant_is_compared_with_the_wild_type_in_the_same_orders",
+        ),
     ),
     Mutant(
         "a_text_is_never_masked_whole",
@@ -3686,8 +3743,8 @@ MUTANTS = (
     Mutant(
         "the_best_order_is_the_mean_of_all",
         "xlnet_jax/infer/estimators.py",
-        "term_KU.sum(axis=1).mean()",
-        "term_KU.sum(axis=1).max()",
+        "one[1].sum(axis=1).mean()",
+        "one[1].sum(axis=1).max()",
         one(
             "infer/estimators",
             "test_half_is_asked_in_random_orders_and_a_model_without_memory_reads_each_segment_for_itself",

@@ -15,7 +15,11 @@ similarity or classification fine-tune the model first. `score`, `fill` and
 `generate` read the pieces without SEP and CLS, except for `mlm`, and for `mdm` with positions at
 the input. A left-to-right model (`data.objective=clm`) only scores and continues texts. A masked
 model (`mlm`) fills one gap of one piece and has `pseudo_score` instead of `score`. A model of
-masked diffusion (`mdm`) has `elbo` instead of `score`.
+masked diffusion (`mdm`) has `elbo` instead of `score`. Both have `score` with `order="confidence"`.
+
+A model of `data.documents=whole` reads each text of `score`, `fill` and `generate` as a document of
+its training (`data.batches.frames`). Left to right, the text follows `<eod>`, and the `<eod>` after
+it is scored like a piece of the text.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ import numpy as np
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import Config
 from xlnet_jax.data import layouts, unknown
+from xlnet_jax.data.batches import frames
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
@@ -47,7 +52,7 @@ from xlnet_jax.infer.infill import Gapped, Infilled, Passage, TextListener
 from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
 from xlnet_jax.infer.options import Decoding, Fill, Generate, Score
 from xlnet_jax.infer.orders import Segment, any_order, check_question, checked_texts, warn_of_order
-from xlnet_jax.infer.score import Bound, Likelihood, Pseudo, Scorer
+from xlnet_jax.infer.score import Bound, Effect, Likelihood, Pseudo, Scorer
 from xlnet_jax.messages import progress_bar
 from xlnet_jax.model import choice
 from xlnet_jax.train.loss import LanguageModel
@@ -165,8 +170,14 @@ class Model:
 
     def _laid_out(self, ids: Sequence[int]) -> list[int]:
         """Adds the special pieces of the member to the ids of a text."""
+        if self._frame and self.config.objective.likelihood == "pseudo":
+            return [*self._frame[0], *ids, *self._frame[1]]
         layout = layouts.Layout(self.tokenizer.special, self.config.model.member)
         return layouts.framed(layout, np.array(ids, np.int32)).tokens.tolist()
+
+    @property
+    def _frame(self) -> tuple[list[int], list[int]] | None:
+        return frames.ids(self.config, self.tokenizer.special)
 
     @property
     def longest(self) -> int:
@@ -196,10 +207,10 @@ class Model:
         asked = Generate(**options)
         left = asked.order == "left"
         check_question(self.config, self.name, asked)
-        bounded = self.config.model.member.positions_at_input
-        longest = self.longest - 2 * self.config.objective.framed[bounded] if bounded else None
+        bounded = self.config.model.member.positions_at_input or self.config.data.whole_documents
+        longest, special = self.longest if bounded else None, frames.pieces_around(self.config)
         rows = [
-            infill.prompt(self.tokenizer, text, number, asked.tokens, longest)
+            infill.prompt(self.tokenizer, text, number, asked.tokens, longest, special)
             for number, text in enumerate(self._texts(prompts), 1)
         ]
         heard = listener and infill.as_text(self.tokenizer, rows, listener, left)
@@ -285,11 +296,14 @@ class Model:
             T = power_of_two(2 + max(map(len, ids)), T)  # a text of any length, with CLS and SEP
         # A left-to-right model without a memory may continue past a segment: as in training, the
         # next segment does not see the previous segment.
-        endless = self.config.objective.causal and not learned
-        rows = checked_texts(any_order(self.config), math.inf if endless else T, ids, known)
+        endless = self.config.objective.causal and not (learned or self.config.data.whole_documents)
+        special, longest = frames.pieces_around(self.config), math.inf if endless else T
+        rows = checked_texts(any_order(self.config), longest, ids, known, special)
         warn_of_order(self.config, known, asked.order)
         with self._ready(gapped, 0 if listener else len(rows)) as (config, params, done):
-            decode = Decoder(any_order(config), params, self.tokenizer.special, T, self.batch_size)
+            decode = Decoder(
+                any_order(config), params, self.tokenizer.special, T, self.batch_size, self._frame
+            )
             return decode(rows, asked, stop, listener or (lambda number, pairs, ended: done(ended)))
 
     def log_prob(
@@ -318,24 +332,63 @@ class Model:
         """Returns the results of `how`, a method of `Scorer`."""
         bound = how is Scorer.elbo
         check_question(self.config, self.name, asked, bound)
-        rows = checked_texts(any_order(self.config), self.longest, tokens, known)
-        special = self.tokenizer.special
+        special, around = self.tokenizer.special, frames.pieces_around(self.config)
+        rows = checked_texts(any_order(self.config), self.longest, tokens, known, around)
         for number, (ids_N, _) in enumerate(rows, 1):
             if (ids_N == special.mask).any():
                 raise BadInput(
                     f"text {number}: id {special.mask} (<mask>) is a gap, and only words have "
                     "a likelihood; give the ids whose likelihood is wanted, or fill it with `fill`"
                 )
+        if self.config.objective.causal and self._frame:
+            rows = [
+                (np.append(ids_N, np.int32(special.eod)), np.append(known_N, False))
+                for ids_N, known_N in rows
+            ]
         warn_of_order(self.config, known, asked.order)
         count = len(rows) * (asked.draws if bound else asked.orders)
         with self._ready((tokens, known), count) as (config, params, done):
-            scorer = Scorer(any_order(config), params, special, self.longest, self.batch_size)
+            scorer = Scorer(
+                any_order(config), params, special, self.longest, self.batch_size, self._frame
+            )
             return how(scorer, rows, asked, done)
 
     def score(self, texts: Sequence[str | Passage], **options: Any) -> list[Likelihood]:
         """Returns `log_prob` of texts, or of the `text` of passages given their other parts."""
         ids, known = self._pairs(texts)
         return self.log_prob(ids, known, **options) if ids else []
+
+    def mutations(
+        self, text: str, mutations: Sequence[str], *, orders: int = 8, seed: int = 0
+    ) -> list[Effect]:
+        """Compares mutants with a text, the wild type, by the likelihood of the mutated positions
+        given all others. Each character of the text must be a piece of the vocabulary.
+
+        Args:
+          mutations: `A42G` puts G in the place of A, the 42nd character from 1; `A42G:K51R` changes
+            both characters jointly.
+          orders: random orders of the positions of each mutation.
+
+        Raises BadInput for a mutation that does not fit the text, and as `log_prob`.
+        """
+        rows, known = [], np.ones((len(mutations), len(text)), bool)
+        named = {f"{old}{place}": place - 1 for place, old in enumerate(text, 1)}
+        for mutation, known_N in zip(mutations, known, strict=True):
+            letters = list(text)
+            for part in mutation.split(":"):
+                at = named.get(part[:-1])
+                if at is None or not known_N[at]:
+                    raise BadInput(
+                        f"mutation {mutation!r}: {part!r} is no change of a character of the text; "
+                        "write A42G if its 42nd character is A"
+                    )
+                letters[at], known_N[at] = part[-1], False
+            rows.append(self.tokenizer.encode("".join(letters)).tolist())
+        wild = [self.tokenizer.encode(text).tolist()] * len(rows)
+        # The random orders of a text depend on its number: a pair has the same.
+        options = {"order": "random", "orders": orders, "seed": seed}
+        found = (self.log_prob(each, known.tolist(), **options) for each in (rows, wild))
+        return list(map(Effect, *found))
 
     def elbo(self, texts: Sequence[str | Passage], **options: Any) -> list[Bound]:
         """Returns a lower bound on the log-likelihood of texts or passages: the `score` of masked
@@ -446,7 +499,7 @@ class Model:
             is_mask_N if objective.stream == "query" else np.arange(len(ids_N)) * objective.causal
         )
         position_P, kind_N = np.flatnonzero(is_mask_N), np.zeros(len(ids_N), np.int32)
-        if self.config.model.member.cls == "last":
+        if self.config.model.member.cls == "last" and ids_N[-1] == self.tokenizer.special.cls:
             kind_N[-1] = layouts.CLASS
         return Segment(ids_N, rank_N, position_P, ids_N[position_P], position_P, kind_N)
 

@@ -110,7 +110,13 @@ def test_masked_diffusion_reads_texts_between_cls_and_sep(models):
         ("diffusion", "score", TEXT, {}, "has a bound on the likelihood; use `elbo`"),
         ("diffusion", "elbo", TEXT, {"orders": 2}, "orders=2: a model of data.objective=mdm has"),
         ("diffusion", "fill", GAP, {"speculative": 2}, "speculative=2: this model was trained"),
-        ("diffusion", "elbo", TEXT * 3, {}, "max_positions=32, CLS and SEP included; shorten it"),
+        (
+            "diffusion",
+            "elbo",
+            TEXT * 3,
+            {},
+            "max_positions=32, special pieces included; shorten it",
+        ),
     ],
 )
 def test_what_a_model_cannot_answer_is_refused(models, model, method, text, options, message):
@@ -126,7 +132,7 @@ def test_a_left_to_right_model_of_learned_positions_continues_texts_to_the_last_
     np.testing.assert_allclose(likelihood.log_prob_KU[0], each, atol=1e-4)
     (text,) = model.generate([TEXT], tokens=100, temperature=0)
     room = model.config.model.max_positions - len(ids)
-    assert f"text 1 ends after {room} new tokens: the model has positions for 32" in caplog.text
+    assert f"text 1 ends after {room} new tokens: the model reads 32 tokens at most" in caplog.text
     for _ in range(room):
         ids.append(int(log_probs(model, ids)[-1].argmax()))
     assert text.strip() in model.tokenizer.decode(ids)

@@ -33,6 +33,7 @@ from xlnet_jax.comparison.intervals import differences
 from xlnet_jax.comparison.page import of_measure, of_task, page
 from xlnet_jax.comparison.report import binned
 from xlnet_jax.config import Config
+from xlnet_jax.data.batches import frames
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.estimators import MEASURES, estimate, text_tokens_at_once, unknown_places
@@ -293,9 +294,9 @@ def train_and_score(
     with opened(Stored(folder, config, heldout.tokenizer), content["steps"]) as model:
         member, T = config.model.member, config.data.segment_len
         reach = config.model.max_positions if member.positions_at_input else T
-        scorer = Scorer(
-            any_order(model.recipe.config), model.params, heldout.tokenizer.special, reach, rows
-        )
+        special, made = heldout.tokenizer.special, any_order(model.recipe.config)
+        frame = frames.ids(config, special)
+        scorer = Scorer(made, model.params, special, reach, rows, frame)
         for measure in MEASURES:
             if measure not in scores:
                 found = estimate(scorer, config, measure, tokens_NT, orders)

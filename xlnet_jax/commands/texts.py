@@ -172,16 +172,19 @@ def score(
       For each text, in nats: `log_prob`, the mean over the orders; with several orders their
       standard deviation `spread`, and `log_mean_exp`; `mean_log_prob` per piece; `pieces`, and the
       mean `log_probs` of each piece. In place of `log_prob` a masked model has `pseudo_log_prob`;
-      masked diffusion has `elbo`, its `standard_error` (None for one draw) and the `draws`.
+      masked diffusion has `elbo`, its `standard_error` (None for one draw) and the `draws`. With
+      `order=confidence` all have `log_prob`, and `order`: the place of each piece, from 1.
     """
-    model = on_all_devices(workdir, overrides, step, batch_size)
+    model, asked = on_all_devices(workdir, overrides, step, batch_size), Score(**options)
     likelihood = model.config.objective.likelihood
+    if asked.order == "confidence":
+        likelihood = "exact"
     passages = gather(
         map(Passage, texts),
         input,
         lambda path: (Passage(**fields) for fields in _objects(path, Passage._fields)),
     )
-    if likelihood == "pseudo" and Score(**options) == Score():
+    if likelihood == "pseudo" and asked == Score():
         scored = [
             (one.position_U, one.log_prob_U, {"pseudo_log_prob": one.pseudo_log_prob})
             for one in model.pseudo_score(passages)
@@ -208,6 +211,7 @@ def score(
     for number, (passage, scores) in enumerate(zip(passages, scored, strict=True), 1):
         position_U, log_prob_U, totals = scores
         tokens, _ = ids_of_passage(model.tokenizer, passage, number)
+        tokens.append(model.tokenizer.special.eod)
         results.append(
             {
                 "text": passage.text,
@@ -224,6 +228,8 @@ def _of_orders(score: Likelihood) -> Json:
     totals = {"log_prob": float(score.joint_K.mean())}
     if len(score.joint_K) > 1:
         totals |= {"spread": float(score.joint_K.std(ddof=1)), "log_mean_exp": score.log_mean_exp}
+    if score.place_U is not None:
+        totals["order"] = score.place_U.tolist()
     return totals
 
 

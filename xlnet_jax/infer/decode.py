@@ -10,7 +10,7 @@ moves the cache into the memory. Three methods choose tokens in a loop of calls:
     chain        draws the next `tokens_per_step` tokens of a given order; tokens of one call are
                  independent of each other, and later tokens see all of them
     confidence   draws tokens at the unknown positions whose most probable token has the highest
-                 probability
+                 probability, the leftmost of equals
     speculation  one call drafts `speculative` tokens independently, from distributions q_j; the
                  next call computes the chain's distributions p_j of these tokens. Draft x_j is
                  accepted with probability min(1, p_j(x_j) / q_j(x_j)). The first rejected draft is
@@ -47,6 +47,12 @@ from xlnet_jax.train.loss import LanguageModel
 CHUNK = 16
 """Rounds of calls in one dispatch; the host calls the listener after each dispatch. Also the number
 of slots of a left-to-right model.
+"""
+
+
+EQUAL = 1e-5
+"""Nats by which equally certain positions may differ. All positions of a text with one known token
+have equal predictions, which rounding must not order: it depends on the shapes of a call.
 """
 
 
@@ -103,6 +109,8 @@ class DecodingState(NamedTuple):
     """Calls that predicted a token of the text."""
     number_B: jax.Array
     """Numbers of the texts, which key the draws."""
+    given_BU: jax.Array | None = None
+    """The tokens of the slots, if they are not drawn."""
 
     @property
     def unknown_BU(self) -> jax.Array:
@@ -251,12 +259,17 @@ def _extend(
     step_1Q = jnp.arange(Q)[None]
     if method.by_confidence:
         sure_BU = jax.nn.log_softmax(state.logits_BPV).max(axis=-1)
-        _, slot_BQ = jax.lax.top_k(jnp.where(state.unknown_BU, sure_BU, -jnp.inf), Q)
+        sure_BU = jnp.where(state.unknown_BU, sure_BU, -jnp.inf)
+        surest_BU = sure_BU > sure_BU.max(axis=1, keepdims=True) - EQUAL
+        _, slot_BQ = jax.lax.top_k(jnp.where(surest_BU, 0, sure_BU), Q)  # the first of equals
         logits_BQV = jnp.take_along_axis(state.logits_BPV, slot_BQ[:, :, None], axis=1)
     else:
         slot_BQ, logits_BQV = state.count_B[:, None] + step_1Q, state.logits_BPV
     live_BQ = state.count_B[:, None] + step_1Q < state.size_B[:, None]
-    token_BQ = _draw(logits_BQV, state, sampling, method.sort)
+    if state.given_BU is None:
+        token_BQ = _draw(logits_BQV, state, sampling, method.sort)
+    else:
+        token_BQ = jnp.take_along_axis(state.given_BU, slot_BQ, axis=1)
     # Tokens of one call do not see each other: they have the same rank.
     rank_BQ = jnp.broadcast_to(1 + state.count_B[:, None], live_BQ.shape)
     state, position_BQ = _fixed(state, slot_BQ, live_BQ, token_BQ, logits_BQV, stop)

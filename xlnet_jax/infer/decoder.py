@@ -24,7 +24,6 @@ import jax
 import numpy as np
 
 from xlnet_jax.batch import NEVER
-from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decode
 from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, bucket, padded, power_of_two
@@ -92,6 +91,10 @@ class Decoder(TextModel):
     """For a left-to-right model: whether known tokens see all known tokens
     (`finetune.text_to_text`).
     """
+    given: bool = False
+    """Whether the order is chosen (`order=confidence`), but not the tokens: they are those of the
+    texts, whose likelihood is the result.
+    """
 
     def __call__(
         self,
@@ -106,7 +109,7 @@ class Decoder(TextModel):
         bit for bit.
 
         Args:
-          texts: from `orders.checked_texts`; ids at unknown positions are ignored.
+          texts: from `orders.checked_texts`; ids at unknown positions are ignored unless `given`.
           asked: the options. With `order=confidence` each step fills the position whose most
             probable token has the highest probability. Several `tokens_per_step` are drawn
             independently: fast, but not from the joint distribution of the model. `speculative`
@@ -127,13 +130,13 @@ class Decoder(TextModel):
         rows = []
         for number, (ids_N, known_N) in enumerate(texts):
             if causal:
-                parts = _continued(ids_N, known_N, T, self.special, self.prefix)
+                parts = _continued(self, ids_N, known_N)
             else:
                 place_N = places(number + 1, known_N, order, (asked.seed, number + 1, 0), T)
                 if self.model.transformer.objective.masks:
-                    parts = [with_masks(self.model, ids_N, known_N, self.special)]
+                    parts = [with_masks(self, ids_N, known_N)]
                 else:
-                    parts = segments(ids_N, known_N, place_N, T, self.special)
+                    parts = segments(self, ids_N, known_N, place_N)
                 parts = [_in_order(part, place_N) for part in parts]
             rows.append(_Row(number, ids_N.copy(), parts))
         # A left-to-right model keeps the order of the texts, in which a terminal shows them.
@@ -187,6 +190,8 @@ class Decoder(TextModel):
             if model.transformer.objective.causal:
                 Q = min(T, power_of_two(longest, SHORTEST_PROMPT)) if longest else 0
             batch = padded(parts, B, Q, U, unused=T)
+            if self.given:
+                state = state._replace(given_BU=batch.target_tokens)
             state = decode.read_known(
                 model,
                 params,
@@ -284,15 +289,13 @@ def _in_order(part: Segment, place_N: np.ndarray) -> Segment:
     )
 
 
-def _continued(
-    ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special: SpecialIds, prefix: bool
-) -> list[Segment]:
+def _continued(model: Decoder, ids_N: np.ndarray, known_N: np.ndarray) -> list[Segment]:
     """Returns the parts of a text with a gap at its end: a part for each segment of known tokens,
     the last also with the first `decode.CHUNK` unknown tokens; then a part that reads no token for
     each further `CHUNK`.
     """
-    read_N, known_N = with_leading_eod(ids_N, known_N, special)
-    length, N = int(known_N.sum()), len(read_N)
+    read_N, known_N = with_leading_eod(model, ids_N, known_N)
+    length, N, segment_len = int(known_N.sum()), len(read_N), model.segment_len
     reads = np.split(read_N[:length], range(segment_len, length, segment_len))
     gaps = np.split(np.arange(length, N), range(decode.CHUNK, N - length, decode.CHUNK))
     none = np.zeros(0, int)
@@ -303,7 +306,7 @@ def _continued(
     return [
         Segment(
             token_N,
-            np.arange(len(token_N)) * (not prefix),
+            np.arange(len(token_N)) * (not model.prefix),
             at_U % segment_len,
             read_N[at_U],
             at_U - skipped,

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlnet_jax.config import Config
+from xlnet_jax.data.batches.frames import pieces_around
 from xlnet_jax.data.batches.stream import uniforms
 from xlnet_jax.infer.options import Score
 from xlnet_jax.infer.orders import Text
@@ -67,9 +68,8 @@ def known_places(shape: tuple[int, int], target_share: float) -> np.ndarray:
 
 
 def text_tokens_at_once(config: Config) -> int:
-    """Returns the number of tokens of text per segment, without CLS and SEP."""
-    framed = config.objective.framed[config.model.member.positions_at_input]
-    return config.data.segment_len - 2 * framed
+    """Returns the number of tokens of text per segment, without the special pieces around it."""
+    return config.data.segment_len - pieces_around(config)
 
 
 def unknown_places(measure: str, shape: tuple[int, int]) -> np.ndarray:
@@ -99,7 +99,7 @@ def estimate(
     with progress_bar(measure, len(texts) * (DRAWS if bound else K)) as bar:
         advance = functools.partial(bar.advance, bar.task_ids[0])
         found = (scorer.elbo if bound else scorer.log_prob)(texts, asked, advance)
-    nats_X = [-term_KU.sum(axis=1).mean() for _, term_KU in found]
+    nats_X = [-one[1].sum(axis=1).mean() for one in found]  # terms [K, U]
     seconds = time.perf_counter() - began
     nats_N = np.bincount(window_X, nats_X, len(tokens_NT))
     calls = flops = 0

@@ -151,16 +151,22 @@ def texts_of(
 
 
 def prompt(
-    tokenizer: Tokenizer, text: str, number: int, tokens: int, longest: int | None = None
+    tokenizer: Tokenizer,
+    text: str,
+    number: int,
+    tokens: int,
+    longest: int | None = None,
+    special: int = 0,
 ) -> Gapped:
     """Returns a text with a gap of `tokens` pieces at its end, or fewer if the text may have only
-    `longest` tokens. Raises BadInput for another gap, or if `longest` leaves no room.
+    `longest` tokens, with `special` ones around it. Raises BadInput for another gap, or if
+    `longest` leaves no room.
     """
     refuse_gap(text, number, "a text is continued only at its end; use `fill`")
     ids = tokenizer.encode(text).tolist()
-    # An empty text follows an end of document, which takes one position.
-    if longest is not None and tokens > (room := longest - max(len(ids), 1)):
-        limit = f"the model has positions for {longest} tokens (model.max_positions)"
+    # An empty text follows at least an end of document, which takes one position.
+    if longest is not None and tokens > (room := longest - max(len(ids) + special, 1)):
+        limit = f"the model reads {longest} tokens at most"
         if room < 1:
             raise BadInput(
                 f"text {number} has {len(ids)} tokens, and {limit}, new tokens included; shorten it"

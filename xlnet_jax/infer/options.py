@@ -134,7 +134,10 @@ class Score(Options):
     """Options of `score`, and in the library of `log_prob` and `elbo`."""
 
     order: Any = key(
-        "", "order of prediction; by default left, or random if orders > 1", "left reversed random"
+        "",
+        "order of prediction; by default left, or random if orders > 1; confidence: the most "
+        "certain position first",
+        "left reversed random confidence",
     )
     orders: int = key(1, "random orders to average over", f"[1, {MOST_ORDERS}]")
     draws: int = key(64, "mdm only: sets of masks to average the bound over", f"[1, {MOST_ORDERS}]")

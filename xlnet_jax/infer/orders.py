@@ -65,6 +65,8 @@ class TextModel:
     """T: tokens per segment."""
     batch_size: int = 16
     """Texts (times orders) per batch. It changes no draw, and likelihoods only by rounding."""
+    frame: tuple[list[int], list[int]] | None = None
+    """From `data.batches.frames.ids`: the ids before and behind each text."""
 
 
 def check_question(config: Config, path: str, asked: Options, bound: bool = False) -> None:
@@ -72,16 +74,22 @@ def check_question(config: Config, path: str, asked: Options, bound: bool = Fals
     `elbo` is called.
     """
     objective, of = config.objective, f"data.objective={config.data.objective}"
+    by_confidence = isinstance(asked, Score) and asked.order == "confidence" and not bound
     chosen = {
         f"{name}={value}": value
         for name, usual in (("order", "left"), ("tokens_per_step", 1), ("speculative", 0))
         if (value := getattr(asked, name, usual)) != usual
     }
-    if objective.likelihood == "pseudo" and (chosen or not isinstance(asked, Fill)):
+    if (
+        objective.likelihood == "pseudo"
+        and not by_confidence
+        and (chosen or not isinstance(asked, Fill))
+    ):
         raise BadInput(
             f"{path} was trained with {of}, which predicts each unknown token by itself: it fills "
             "one [MASK] without further options, and scores by its pseudo-likelihood (in Python "
-            "`pseudo_score`); for all else use a model of data.objective=plm or clm"
+            "`pseudo_score`) or with order=confidence; for all else use a model of "
+            "data.objective=plm or clm"
         )
     if objective.masks and isinstance(asked, Decoding) and asked.speculative:
         raise BadInput(
@@ -89,8 +97,9 @@ def check_question(config: Config, path: str, asked: Options, bound: bool = Fals
             "verifies several tokens; leave it out, or use tokens_per_step"
         )
     if isinstance(asked, Score):
-        if bound != (objective.likelihood == "bound"):
-            has = "no bound; use `score`" if bound else "a bound on the likelihood; use `elbo`"
+        if bound != (objective.likelihood == "bound") and not by_confidence:
+            a_bound = "a bound on the likelihood; use `elbo`, or `score` with order=confidence"
+            has = "no bound; use `score`" if bound else a_bound
             raise BadInput(f"{path} was trained with {of} and has {has}")
         for name in ("orders", "order") if bound else ("draws",):
             if (value := getattr(asked, name)) != getattr(Score(), name):
@@ -106,7 +115,7 @@ def check_question(config: Config, path: str, asked: Options, bound: bool = Fals
             f"{next(iter(chosen))}: a left-to-right model ({of}) predicts one token after the "
             "other; leave it out, or train a model with data.objective=plm"
         )
-    if isinstance(asked, Decoding):
+    if isinstance(asked, Decoding) or by_confidence:
         if config.model.member.parts.positions == "per_layer":
             raise BadInput(
                 f"{path} has model.architecture={config.model.architecture} without a memory, "
@@ -127,8 +136,9 @@ def checked_texts(
     segment_len: float,
     tokens: Sequence[Sequence[int]],
     known: Sequence[Sequence[bool]],
+    special: int = 0,
 ) -> list[Text]:
-    """Checks the texts and returns them as arrays.
+    """Checks the texts and returns them as arrays. `special` pieces are read around each text.
 
     Raises BadInput for a text without unknown positions, an id outside of the vocabulary, or a text
     that segment and memory cannot hold.
@@ -156,8 +166,8 @@ def checked_texts(
                 f"{text}: a left-to-right model sees only earlier tokens; position {first} is "
                 f"unknown, and position {first + int(np.argmax(known_N[first:]))} is known"
             )
-        if len(ids_N) + 2 * is_framed(model) > segment_len and not config.memory_len:
-            framed = ", CLS and SEP included" * is_framed(model)
+        if len(ids_N) + special > segment_len and not config.memory_len:
+            framed = ", special pieces included" * (special > 0)
             limit = (
                 "model.max_positions" if config.member.positions_at_input else "data.segment_len"
             )
@@ -210,18 +220,17 @@ def places(
 
 
 def segments(
-    ids_N: np.ndarray,
-    known_N: np.ndarray,
-    place_N: np.ndarray,
-    segment_len: int,
-    special: SpecialIds,
+    model: TextModel, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray
 ) -> list[Segment]:
     """Cuts a text into segments for a model with two streams.
 
     Known tokens have rank -1, unknown tokens rank 1 and up by their place in the order. Known SEP
     and CLS have rank 0: only predicted tokens see them, because no context saw them in training.
     """
-    parts = []
+    parts, segment_len, special = [], model.segment_len, model.special
+    if model.frame is not None:  # pieces behind the text only
+        ids_N = np.append(ids_N, np.array(model.frame[1], np.int32))
+        known_N = np.pad(known_N, (0, len(model.frame[1])), constant_values=True)
     for cut in (slice(start, start + segment_len) for start in range(0, len(ids_N), segment_len)):
         unknown_U = np.flatnonzero(~known_N[cut])
         rank_N = np.where(np.isin(ids_N[cut], (special.sep, special.cls)), 0, -1).astype(np.int32)
@@ -232,33 +241,30 @@ def segments(
     return parts
 
 
-def is_framed(model: LanguageModel) -> bool:
-    """Whether the model reads a text with CLS and SEP around it."""
-    return model.transformer.objective.framed[model.transformer.config.member.positions_at_input]
-
-
-def with_masks(
-    model: LanguageModel, ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds
-) -> Segment:
+def with_masks(model: TextModel, ids_N: np.ndarray, known_N: np.ndarray) -> Segment:
     """Returns the segment that a masked model (`mlm`, `mdm`) reads: MASK at unknown positions."""
-    position_U, first = np.flatnonzero(~known_N), 0
-    token_N, kind_N = np.where(known_N, ids_N, special.mask).astype(np.int32), np.zeros_like(ids_N)
-    if is_framed(model):
-        layout = layouts.Layout(special, model.transformer.config.member)
+    position_U, first, kind_N = np.flatnonzero(~known_N), 0, 0
+    token_N = np.where(known_N, ids_N, model.special.mask).astype(np.int32)
+    transformer = model.model.transformer
+    layout = layouts.Layout(model.special, transformer.config.member)
+    if model.frame is not None:
+        before, behind = model.frame
+        token_N, first = np.array([*before, *token_N, *behind], np.int32), len(before)
+    elif transformer.objective.framed[layout.member.positions_at_input]:
         (token_N, kind_N), first = layouts.framed(layout, token_N), layout.first
     rank_N = np.zeros_like(token_N)
     return Segment(token_N, rank_N, first + position_U, ids_N[position_U], position_U, kind_N)
 
 
 def with_leading_eod(
-    ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds
+    model: TextModel, ids_N: np.ndarray, known_N: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Puts `<eod>` before a text whose first token is unknown, because a left-to-right model
-    predicts each token from earlier tokens.
+    predicts each token from earlier tokens. A model of whole documents has read it before all.
     """
-    if known_N[0]:
+    if known_N[0] and model.frame is None:
         return ids_N, known_N
-    return np.insert(ids_N, 0, special.eod), np.insert(known_N, 0, True)
+    return np.insert(ids_N, 0, model.special.eod), np.insert(known_N, 0, True)
 
 
 def warn_of_order(config: Config, known: Sequence[Sequence[bool]], order: Order = "left") -> None:

@@ -28,6 +28,12 @@ log of a distribution (`Scorer.elbo`). The chain rule in one order needs a pass 
 which all tokens later in the order are masked; `Scorer.log_prob` computes it for models of `mdm`
 and `mlm`.
 
+With `order=confidence` the model chooses the order: each step takes the unknown position whose most
+probable token has the highest probability, the leftmost of equals. The next position is a function
+of what is known, so the chain rule holds, and the probabilities of all completions sum to 1 (arXiv
+2603.01367). It is the likelihood of a text under the decoder of `fill` with this order, also for
+`mlm`. It needs a call for each token, and predicts all unknown positions in each call.
+
 If no token of a text is known: in `plm` the query of the first token to predict sees no key, so its
 attention is exactly 0, and the model predicts from the position's vector alone; in `clm` that token
 follows the end of a document (`<eod>`).
@@ -53,7 +59,8 @@ from xlnet_jax.infer.batching import (
     program,
     read_by_host,
 )
-from xlnet_jax.infer.options import Score
+from xlnet_jax.infer.decoder import Decoder
+from xlnet_jax.infer.options import Decoding, Score
 from xlnet_jax.infer.orders import (
     Segment,
     Text,
@@ -80,6 +87,8 @@ class Likelihood(NamedTuple):
     """int: positions of the unknown tokens in the text, ascending."""
     log_prob_KU: np.ndarray
     """log p of each token under each order, nats."""
+    place_U: np.ndarray | None = None
+    """int, with `order=confidence`: the place of each token in the order, from 1."""
 
     @property
     def joint_K(self) -> np.ndarray:
@@ -92,6 +101,28 @@ class Likelihood(NamedTuple):
         that is drawn uniformly from them.
         """
         return float(np.logaddexp.reduce(self.joint_K) - np.log(len(self.joint_K)))
+
+
+class Effect(NamedTuple):
+    """The likelihoods of the changed tokens of a mutant, and of the tokens of the wild type at the
+    same positions, given all other tokens, under the same K orders.
+    """
+
+    mutant: Likelihood
+    wild: Likelihood
+
+    @property
+    def log_ratio(self) -> float:
+        """log p(mutant | rest) - log p(wild type | rest), nats; p is the mean over the orders."""
+        return self.mutant.log_mean_exp - self.wild.log_mean_exp
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error of `log_ratio` over independent orders, to first order. NaN for a
+        single order.
+        """
+        mutant_K, wild_K = (np.exp(one.joint_K - one.log_mean_exp) for one in self)
+        return _standard_error(mutant_K - wild_K)
 
 
 class Bound(NamedTuple):
@@ -112,8 +143,7 @@ class Bound(NamedTuple):
         """The standard error of `elbo` for independent sets; the even spread of their sizes makes
         the real error smaller. NaN for a single set.
         """
-        K = len(self.term_KU)
-        return float(self.term_KU.sum(axis=1).std(ddof=1) / np.sqrt(K)) if K > 1 else np.nan
+        return _standard_error(self.term_KU.sum(axis=1))
 
 
 class Pseudo(NamedTuple):
@@ -135,6 +165,10 @@ class Pseudo(NamedTuple):
         return float(self.log_prob_U.sum())
 
 
+def _standard_error(x_K: np.ndarray) -> float:
+    return float(x_K.std(ddof=1) / np.sqrt(len(x_K))) if len(x_K) > 1 else np.nan
+
+
 class Scorer(TextModel):
     """A model that scores texts."""
 
@@ -151,6 +185,8 @@ class Scorer(TextModel):
 
         Raises BadInput as `orders.places`, and for parameters that are not finite.
         """
+        if asked.order == "confidence":
+            return self._by_confidence(texts, listener)
         K, T, seed = asked.orders, self.segment_len, asked.seed
         objective = self.model.transformer.objective
         read = _by_masks if objective.masks else _from_left if objective.causal else _in_order
@@ -168,6 +204,16 @@ class Scorer(TextModel):
             for (_, known_N), log_prob_X in zip(texts, log_probs, strict=True)
         ]
 
+    def _by_confidence(self, texts: Sequence[Text], listener: Counter | None) -> list[Likelihood]:
+        """Returns the likelihoods under the decoder that chooses the order."""
+        decode, results = Decoder(**vars(self), given=True), []
+        heard = listener and (lambda number, pairs, ended: listener(ended))
+        for filled in decode(texts, Decoding(order="confidence"), listener=heard):
+            turn_U = np.argsort(filled.position_U)
+            log_prob_1U = filled.log_prob_U[None, turn_U]
+            results.append(Likelihood(filled.position_U[turn_U], log_prob_1U, 1 + turn_U))
+        return results
+
     def elbo(
         self, texts: Sequence[Text], asked: Score, listener: Counter | None = None
     ) -> list[Bound]:
@@ -182,7 +228,7 @@ class Scorer(TextModel):
             for number, (_, known_N) in enumerate(texts, 1)
         ]
         rows_of_texts = [
-            [[with_masks(self.model, ids_N, ~mask_N, self.special)] for mask_N in mask_KN]
+            [[with_masks(self, ids_N, ~mask_N)] for mask_N in mask_KN]
             for (ids_N, _), mask_KN in zip(texts, masks, strict=True)
         ]
         log_probs, results = self._log_probs(rows_of_texts, listener), []
@@ -246,7 +292,7 @@ def _in_order(
     """Returns one row for all unknown positions: the query of each position sees the known tokens
     and the unknown tokens before it in the order.
     """
-    return [segments(ids_N, known_N, place_N, scorer.segment_len, scorer.special)]
+    return [segments(scorer, ids_N, known_N, place_N)]
 
 
 def _from_left(
@@ -254,7 +300,7 @@ def _from_left(
 ) -> list[list[Segment]]:
     """Returns one row for all unknown positions, in segments where each token predicts the next."""
     T = scorer.segment_len
-    ids_N, known_N = with_leading_eod(ids_N, known_N, scorer.special)
+    ids_N, known_N = with_leading_eod(scorer, ids_N, known_N)
     parts = []
     for start in range(0, len(ids_N) - 1, T):
         read_N = ids_N[:-1][start : start + T]
@@ -272,7 +318,7 @@ def _by_masks(
     """
     rows = []
     for at in np.flatnonzero(~known_N):
-        whole = with_masks(scorer.model, ids_N, known_N | (place_N < place_N[at]), scorer.special)
+        whole = with_masks(scorer, ids_N, known_N | (place_N < place_N[at]))
         position_U, target_U, text_U = (each_U[whole.text_U == at] for each_U in whole[2:5])
         rows.append([whole._replace(position_U=position_U, target_U=target_U, text_U=text_U)])
     return rows
