@@ -85,7 +85,9 @@ def tokenizer_of(level: str) -> Tokenizer:
     if level == "sentencepiece":
         return tokenizer()
     path = os.path.join(session_folder(), f"{level}.json")
-    vocabulary.write_counted(path, level, vocabulary.count([ALPHABET], level), None, verbatim=False)
+    pattern = "." * (level == "pattern")
+    counts = vocabulary.count([ALPHABET], level, pattern)
+    vocabulary.write_counted(path, level, counts, None, verbatim=False, pattern=pattern)
     return vocabulary.open_tokenizer(path)
 
 

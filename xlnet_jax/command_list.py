@@ -74,7 +74,7 @@ COMMANDS = (
                 metavar="NAME[:SPLIT]",
             ),
             option("--data_dir", "folder of the TFDS data sets (default: TFDS's own)"),
-            option("--field", "field of a record with the text (default: text)", "text"),
+            option("--field", "field or column of a record with the text (default: text)", "text"),
             option("--output", "folder of the corpus, also gs://", required=True),
             option(
                 "--tokenizer",
@@ -83,8 +83,23 @@ COMMANDS = (
             ),
             option(
                 "--vocabulary",
-                "train SentencePiece, WordPiece or byte BPE, or count words, characters or bytes",
-                choices=("sentencepiece", "wordpiece", "bytebpe", "words", "characters", "bytes"),
+                "train SentencePiece, WordPiece or byte BPE, or count words, characters, bytes or "
+                "what --pattern matches",
+                choices=(
+                    "sentencepiece",
+                    "wordpiece",
+                    "bytebpe",
+                    "words",
+                    "characters",
+                    "bytes",
+                    "pattern",
+                ),
+            ),
+            option(
+                "--pattern",
+                "regular expression of a piece, for --vocabulary=pattern; for SMILES that of "
+                "Schwaller et al. 2019 in docs/data.md",
+                metavar="REGEX",
             ),
             option(
                 "--family",

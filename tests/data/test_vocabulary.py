@@ -22,20 +22,25 @@ from xlnet_jax.errors import BadInput
 STRANGE = "a  b\t\x01\x7f\x85\u2028▁ <unk><0x41><eos>\né€😀\n\n z"
 
 
-def made(tmp_path, level, texts, bound=None, verbatim=True):
+def made(tmp_path, level, texts, bound=None, verbatim=True, pattern=""):
     tmp_path.mkdir(exist_ok=True)
     path = str(tmp_path / "vocabulary.json")
-    vocabulary.write_counted(path, level, vocabulary.count(texts, level), bound, verbatim)
+    counts = vocabulary.count(texts, level, pattern)
+    vocabulary.write_counted(path, level, counts, bound, verbatim, pattern)
     opened = open_tokenizer(path)
     assert isinstance(opened, Vocabulary) and tuple(opened.pieces[:9]) == SPECIAL_PIECES
     return opened
 
 
-@pytest.mark.parametrize("level", ["characters", "bytes"])
+@pytest.mark.parametrize("level", ["characters", "bytes", "pattern"])
 def test_any_text_comes_back_with_every_space_and_control_character(tmp_path, level):
-    opened = made(tmp_path, level, [STRANGE])
+    # Two spaces are one match.
+    opened = made(tmp_path, level, [STRANGE], pattern="  ?|[^ \n]" * (level == "pattern"))
     size = len(STRANGE.encode()) if level == "bytes" else len(STRANGE)
-    ids, length = opened.encode_normalized([STRANGE, "", STRANGE[:3]])
+    if level == "pattern":
+        assert "  " in opened.pieces and opened.word_start.all()
+        size -= 1
+    ids, length = opened.encode_normalized([STRANGE, "", STRANGE[4:7]])
     assert length.tolist() == [size, 0, 3] and ids.dtype == np.int32
     whole = ids[:size]
     assert ids.min() >= len(SPECIAL_PIECES) and opened.decode([*whole, EOD, UNK]) == STRANGE
@@ -97,10 +102,11 @@ def test_what_needs_sentencepiece_says_so(tmp_path):
     ):
         offsets.encode(opened, "ab")
     config = Config().changed(model={"vocab_size": 11})
+    words = made(tmp_path / "words", "words", ["ab"])
     with pytest.raises(
-        BadInput, match="a vocabulary of characters; Hugging Face needs SentencePiece pieces"
+        BadInput, match="a vocabulary of words; Hugging Face needs SentencePiece pieces with the"
     ):
-        huggingface.write(Trained(config, opened, {}), str(tmp_path / "exported"))
+        huggingface.write(Trained(config, words, {}), str(tmp_path / "exported"))
 
 
 @pytest.mark.parametrize(
@@ -112,6 +118,10 @@ def test_what_needs_sentencepiece_says_so(tmp_path):
         {"pieces": [*SPECIAL_PIECES, "ab"]},
         {"pieces": [*SPECIAL_PIECES, "a", "a"], "counts": [0] * 11},
         {"pieces": 3},
+        {"vocabulary": "pattern"},
+        {"vocabulary": "pattern", "pattern": "("},
+        {"vocabulary": "pattern", "pattern": ["a"]},
+        {"vocabulary": "pattern", "pattern": "a", "pieces": [*SPECIAL_PIECES, "<pad>"]},
     ],
 )
 def test_a_damaged_file_is_one_line(tmp_path, change):

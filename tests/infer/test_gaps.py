@@ -26,7 +26,7 @@ from xlnet_jax.infer.infill import (
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     st.lists(st.text(ALPHABET, max_size=12), min_size=2, max_size=5),
-    st.sampled_from(["sentencepiece", "characters", "bytes", "words"]),
+    st.sampled_from(["sentencepiece", "characters", "bytes", "words", "pattern"]),
 )
 def test_known_parts_are_those_of_the_text(parts, level):
     """No space comes or goes but at a gap's left side, where it is part of the gap."""
@@ -141,6 +141,7 @@ def test_the_result_has_the_text_of_each_gap():
         ("words", "[MASK]", ["Bado"], "Bado"),
         ("characters", "Ba [MASK:2] k", [" ", "d"], "Ba  d k"),
         ("bytes", "Ba[MASK:2]", ["<0x64>", "<0x6F>"], "Bado"),
+        ("pattern", "Ba [MASK:2] k", [" ", "d"], "Ba  d k"),
     ):
         tools = tokenizer_of(level)
         assert filled(tools, gapped(tools, text, 1), new).text == whole

@@ -27,6 +27,7 @@ from safetensors.numpy import save_file
 
 from xlnet_jax.config import Config
 from xlnet_jax.convert import (
+    counted_json,
     fields,
     formats,
     names,
@@ -221,9 +222,12 @@ def open_tokenizer(folder: str, named: str | None = None) -> Tokenizer:
     with tempfile.TemporaryDirectory() as place:
         where = os.path.join(folder, "tokenizer.json")
         document = {} if named else files.read_json_if_listed(where)
-        if isinstance(document.get("model"), dict) and not isinstance(
-            document["model"].get("vocab"), dict
-        ):
+        model = document.get("model")
+        if isinstance(model, dict) and model.get("type") == "WordLevel":
+            tokenizer_fields.check_file(document, where)
+            made = os.path.join(place, vocabulary.Vocabulary.file_name)
+            steps = counted_json.write_vocabulary(document, where, made)
+        elif isinstance(model, dict) and not isinstance(model.get("vocab"), dict):
             tokenizer_fields.check_file(document, where)
             model = tokenizer_json.sentencepiece_model(document, where)
             steps = tokenizer_json.normalization_of(document, model, where)
@@ -236,7 +240,8 @@ def open_tokenizer(folder: str, named: str | None = None) -> Tokenizer:
                 "name one with --tokenizer=spiece.model"
             )
         opened = vocabulary.open_in(folder, made if made and named == where else named, steps)
-        if made and Tokenizer(made).pieces != opened.pieces:
+        twin = vocabulary.open_in(place, made) if made else opened
+        if any(getattr(twin, of, "") != getattr(opened, of, "") for of in ("pieces", "pattern")):
             raise BadInput(
                 f"{where}: its pieces are not those of {named}; remove the file that is wrong"
             )

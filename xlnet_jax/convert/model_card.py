@@ -9,6 +9,7 @@ import string
 import xlnet_jax
 from xlnet_jax.convert.formats import Trained
 from xlnet_jax.convert.peers import class_of, peer
+from xlnet_jax.data.vocabulary import Vocabulary
 
 _HEADER = """\
 ---
@@ -35,7 +36,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = AutoModel.from_pretrained("FOLDER")
-hidden = model(**tokenizer("A sentence.", return_tensors="pt")).last_hidden_state
+hidden = model(**tokenizer("$text", return_tensors="pt")).last_hidden_state
 
 classifier = AutoModelForSequenceClassification.from_pretrained("FOLDER", num_labels=2)  # its head is untrained
 ```
@@ -45,7 +46,7 @@ _CLASSIFY = """\
 from transformers import pipeline
 
 classify = pipeline("text-classification", model="FOLDER", truncation=True, top_k=None)
-print(classify([{"text": "A sentence."}]))
+print(classify([{"text": "$text"}]))
 ```
 
 Two texts are `{"text": "One.", "text_pair": "Two."}`. """
@@ -149,7 +150,7 @@ _MASKS = """
 ```python
 """
 _MASKED = """\
-given = tokenizer("The $mask of the union.", return_tensors="pt")
+given = tokenizer("$before$mask$after", return_tensors="pt")
 masked = given["input_ids"][0] == tokenizer.mask_token_id  # [T]
 """
 _OF_QUERY_STREAM = """\
@@ -182,7 +183,7 @@ from transformers import AutoTokenizer, $architecture
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = $architecture.from_pretrained("FOLDER").eval()
-given = tokenizer("A sentence", ${prompt}return_tensors="pt")
+given = tokenizer("$start", ${prompt}return_tensors="pt")
 print(tokenizer.decode(model.generate(**given, max_new_tokens=20)[0]))
 ```
 """
@@ -204,7 +205,13 @@ def model_card(trained: Trained) -> str:
         use += _MASKS + _LOAD + _MASKED + (_OF_QUERY_STREAM if of_query else _OF_CONTENT_STREAM)
     if not (fills or tuned):
         use += _GENERATE
+    # Counted vocabularies know only the characters of their text.
+    known = "".join([piece for piece in pieces[len(special.ids()) :] if piece.isalnum()][:4])
+    texts = ("A sentence.", "A sentence", "The ", " of the union.")
+    if isinstance(trained.tokenizer, Vocabulary):
+        texts = (known,) * 4
     words = {
+        **dict(zip(("text", "start", "before", "after"), texts, strict=True)),
         "version": xlnet_jax.__version__,
         "step": f"{trained.step:,}",
         "family": model.architecture,

@@ -3,6 +3,8 @@
     SentencePiece     tokenizer.json, by `tokenizer_json`     spiece.model
     wordpiece         tokenizer.json of the training run      vocab.txt
     bytebpe           tokenizer.json of the training run      vocab.json, merges.txt
+    characters and    tokenizer.json, by `counted_json`       vocabulary.json
+    pattern
 
 The member decides the special pieces around a text. `data.vocabulary.open_in` reads such a folder.
 """
@@ -17,10 +19,10 @@ import tokenizers
 from tokenizers import models
 
 from xlnet_jax.config import Config
-from xlnet_jax.convert import tokenizer_json
+from xlnet_jax.convert import counted_json, tokenizer_json
 from xlnet_jax.data.subwords import Subwords
 from xlnet_jax.data.tokenizer import XLNET, Tokenizer
-from xlnet_jax.data.vocabulary import RULES
+from xlnet_jax.data.vocabulary import RULES, Vocabulary
 from xlnet_jax.errors import BadInput
 from xlnet_jax.members.member import Member
 from xlnet_jax.storage import files
@@ -68,6 +70,9 @@ def contents(tokenizer: Tokenizer, config: Config) -> dict[str, bytes]:
                 "use_regex": True,
             }
             frame = {"type": "Sequence", "processors": [of_bytes, *[frame] * (frame is not None)]}
+    elif isinstance(tokenizer, Vocabulary):
+        document = counted_json.tokenizer_json(tokenizer)
+        others = {tokenizer.file_name: tokenizer.content}
     else:
         document = tokenizer_json.tokenizer_json(
             tokenizer.content, tokenizer.normalization, tokenizer.path

@@ -20,6 +20,7 @@ from __future__ import annotations
 import base64
 import functools
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
@@ -62,18 +63,7 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
         "truncation": None,
         "padding": None,
         # The mask absorbs the space before it, so that "a <mask>" is two tokens.
-        "added_tokens": [
-            {
-                "id": index,
-                "content": piece,
-                "single_word": False,
-                "lstrip": index == special.mask,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
-            for index, piece in enumerate(names)
-        ],
+        "added_tokens": special_tokens(names, special.mask),
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(rule, normalization)},
         # SentencePiece splits at white space only after its own rule has run, and so does this
         # pre-tokeniser.
@@ -92,6 +82,24 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
             "byte_fallback": False,
         },
     }
+
+
+def special_tokens(pieces: Sequence[str], mask: int | None = None) -> list[Json]:
+    """Returns the special pieces, from id 0 on, as tokens that are found in a text; `mask` absorbs
+    the space before it.
+    """
+    return [
+        {
+            "id": index,
+            "content": piece,
+            "single_word": False,
+            "lstrip": index == mask,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for index, piece in enumerate(pieces)
+    ]
 
 
 def sentencepiece_model(document: Json, name: str) -> bytes:
@@ -140,7 +148,7 @@ def normalization_of(document: Json, model: bytes, name: str) -> Normalization:
     """
     rule = _PROTO.ModelProto.FromString(model).normalizer_spec
     # Steps on white space are ignored, because the pre-tokeniser splits at white space anyway.
-    blank = (_SPACES, *(_replace({"Regex": " {2,}"}, text) for text in " ▁"))
+    blank = (_SPACES, *(replace({"Regex": " {2,}"}, text) for text in " ▁"))
     found = [step for step in _steps(document.get("normalizer")) if step not in blank]
     kinds = [step["type"] for step in found]
     normalization = Normalization("Lowercase" in kinds, "NFKD" not in kinds, nfkc="NFKC" in kinds)
@@ -181,19 +189,7 @@ def _normalizers(rule: Any, normalization: Normalization) -> list[Json]:
     """Returns the steps of a `Normalization`, then those of `rule`, the model's
     `normalizer_spec`.
     """
-    steps: list[Json] = []
-    if normalization.remove_space:
-        steps.append(_SPACES)
-    steps += _QUOTES
-    if not normalization.keep_accents:
-        # The library's StripAccents drops all marks, also marks that are letters; the original
-        # drops only combining marks.
-        steps += [{"type": "NFKD"}, _replace({"Regex": f"[{_combining_characters()}]"}, "")]
-    if normalization.nfkc:
-        steps.append({"type": "NFKC"})
-    if normalization.lower:
-        # The library lowers each character alone, but a final sigma has another lower case.
-        steps += [_replace({"Regex": "(?<=\\p{L})Σ(?!\\p{L})"}, "ς"), {"type": "Lowercase"}]
+    steps = normalization_steps(normalization, [_SPACES])
     if "nfkc" in rule.name:
         # The rule composes characters, but the library applies it to strings that are too short to
         # compose Hangul.
@@ -205,13 +201,29 @@ def _normalizers(rule: Any, normalization: Normalization) -> list[Json]:
     return steps
 
 
-def _replace(pattern: dict[str, str], content: str) -> Json:
+def normalization_steps(normalization: Normalization, spaces: Sequence[Json]) -> list[Json]:
+    """Returns the steps of a `Normalization`; `spaces` are those of `remove_space`."""
+    steps = [*spaces] * normalization.remove_space + _QUOTES
+    if not normalization.keep_accents:
+        # The library's StripAccents drops all marks, also marks that are letters; the original
+        # drops only combining marks.
+        steps += [{"type": "NFKD"}, replace({"Regex": f"[{_combining_characters()}]"}, "")]
+    if normalization.nfkc:
+        steps.append({"type": "NFKC"})
+    if normalization.lower:
+        # The library lowers each character alone, but a final sigma has another lower case.
+        steps += [replace({"Regex": "(?<=\\p{L})Σ(?!\\p{L})"}, "ς"), {"type": "Lowercase"}]
+    return steps
+
+
+def replace(pattern: dict[str, str], content: str) -> Json:
+    """Returns the step that replaces a pattern."""
     return {"type": "Replace", "pattern": pattern, "content": content}
 
 
 # The four separators U+001C to U+001F are white space in Python, but not in Unicode.
-_SPACES = _replace({"Regex": "[\\s\u001c-\u001f]+"}, " ")
-_QUOTES = [_replace({"String": "``"}, '"'), _replace({"String": "''"}, '"')]
+_SPACES = replace({"Regex": "[\\s\u001c-\u001f]+"}, " ")
+_QUOTES = [replace({"String": "``"}, '"'), replace({"String": "''"}, '"')]
 
 
 @functools.cache

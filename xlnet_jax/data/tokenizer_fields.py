@@ -73,6 +73,10 @@ FIELDS = {
         "null true": "add_prefix_space",
         "null {}": "sp_model_kwargs strip_accents",
     },
+    **dict.fromkeys(
+        ("words", "characters", "bytes", "pattern"),
+        {DONE: "do_lower_case keep_accents remove_space nfkc", _ANY: "tokenizer_class"},
+    ),
     # The class takes tokenizer.json unchanged.
     "verbatim": {
         FREE: "do_lower_case strip_accents tokenize_chinese_chars keep_accents remove_space nfkc"

@@ -1,15 +1,16 @@
-"""Counted vocabularies of words, characters or bytes, as in Transformer-XL: special pieces, then
-all other pieces by decreasing frequency.
+"""Counted vocabularies of words, characters or bytes, as in Transformer-XL, or of the matches of a
+pattern: special pieces, then all other pieces by decreasing frequency.
 
     level        pieces                        "\\n" in a text      not in the vocabulary
     words        separated by white space      `<eos>`, id 9       `<unk>`, id 0
     characters   Unicode characters            itself              bad input
     bytes        of UTF-8, as `<0x41>`         itself              bad input; a line end is left out
+    pattern      matches; see `patterns`       itself, mostly      bad input
 
 The cut-offs of an adaptive softmax need the order by frequency. The nine special pieces have
 XLNet's ids. The file is JSON: `vocabulary` (the level), `verbatim`, `pieces` and `counts`, both by
-id. SentencePiece has models of words and characters too, but cannot distinguish U+2581 from a
-space, and has no line ends.
+id, and the `pattern`. SentencePiece has models of words and characters too, but cannot distinguish
+U+2581 from a space, and has no line ends.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from xlnet_jax.config import Config
+from xlnet_jax.data.patterns import Unseen, cutter
 from xlnet_jax.data.subwords import AS_IS, FILES, LEVELS, Subwords
 from xlnet_jax.data.tokenizer import (
     ALBERT,
@@ -74,17 +76,14 @@ _words = re.compile(r"\n|\S+").findall  # and line ends
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
-class Unseen(BadInput):
-    """A character or byte of a text that the vocabulary lacks."""
-
-
 class Vocabulary(Tokenizer):
     """A counted vocabulary, with the interface of a `Tokenizer` except for `processor` and
     `digit_comma`.
 
     Attributes:
-      level: `words`, `characters` or `bytes`.
+      level: `words`, `characters`, `bytes` or `pattern`.
       verbatim: whether text is encoded unchanged; otherwise every line is normalised first.
+      pattern: the pattern of the level `pattern`; empty for other levels.
       counts: int64 [V], how often each piece occurred in the counted text.
     """
 
@@ -99,8 +98,17 @@ class Vocabulary(Tokenizer):
             self.level, self.verbatim = content["vocabulary"], content["verbatim"]
             self.pieces = list(content["pieces"])
             self.counts = np.array(content["counts"], np.int64)
+            self.pattern = content["pattern"] if self.level == "pattern" else ""
             self._check()
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        except (
+            BadInput,
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise BadInput(
                 f"vocabulary {path}: {summary(error)}; name a vocabulary.json that "
                 "`xlnet-jax prepare --vocabulary=...` wrote"
@@ -109,10 +117,10 @@ class Vocabulary(Tokenizer):
         self.vocab_size = len(self.pieces)
         plain = self.pieces[_FIRST:]
         self.word_start = np.ones(self.vocab_size, bool)
-        if self.level == "words":
+        if self.level in ("words", "pattern"):
+            spelt = {END_OF_LINE: "\n"} if self.level == "words" else {}
             self._ids = {
-                "\n" if piece == END_OF_LINE else piece: index
-                for index, piece in enumerate(plain, _FIRST)
+                spelt.get(piece, piece): index for index, piece in enumerate(plain, _FIRST)
             }
             return
         is_bytes = self.level == "bytes"
@@ -125,14 +133,22 @@ class Vocabulary(Tokenizer):
             self.word_start[index] = character.isspace() or starts_word(character)
 
     def _check(self) -> None:
-        one = {"words": r"\S+", "characters": r"(?s:.)", "bytes": _BYTE.pattern}.get(self.level)
+        one = {
+            "words": r"\S+",
+            "characters": r"(?s:.)",
+            "bytes": _BYTE.pattern,
+            "pattern": r"(?s:.+)",
+        }.get(self.level)
         if one is None or not isinstance(self.verbatim, bool):
             raise ValueError("it has an unknown level")
+        if self.level == "pattern":
+            cutter(self.pattern)
         special, plain = tuple(self.pieces[:_FIRST]), self.pieces[_FIRST:]
         is_whole = special == SPECIAL_PIECES and len(self.counts) == len(self.pieces) > len(special)
         if (
             not is_whole
             or len(set(plain)) < len(plain)
+            or (self.level == "pattern" and not set(plain).isdisjoint(special))
             or not all(re.fullmatch(one, piece) for piece in plain)
         ):
             raise ValueError(
@@ -144,13 +160,19 @@ class Vocabulary(Tokenizer):
         return text if self.verbatim else "\n".join(map(self.normalization, text.split("\n")))
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encodes as `Tokenizer.encode_normalized`. Raises Unseen for a character or byte that the
-        vocabulary lacks.
+        """Encodes as `Tokenizer.encode_normalized`. Raises Unseen for a character, byte or match
+        that the vocabulary lacks, and for text that the pattern does not match.
         """
         if self.level == "words":
             return concatenated(
                 [[self._ids.get(word, self.special.unk) for word in _words(text)] for text in texts]
             )
+        if self.level == "pattern":
+            cut = cutter(self.pattern)
+            try:
+                return concatenated([[self._ids[piece] for piece in cut(text)] for text in texts])
+            except KeyError as error:
+                raise Unseen(f"piece {error} is not in the vocabulary {self.path}") from error
         codec, errors, dtype = _CODES[self.level]
         if self.level == "bytes" and self._table[ord("\n")] < 0:
             # The original's vocabulary of enwik8 lacks the line end; `prepare` always counts it.
@@ -188,7 +210,7 @@ class Vocabulary(Tokenizer):
         piece = self.pieces[index]
         if self.level == "words":
             return b"\n" if piece == END_OF_LINE else f"{piece} ".encode()
-        return piece.encode() if self.level == "characters" else byte_of(piece)
+        return byte_of(piece) if self.level == "bytes" else piece.encode()
 
 
 def class_of(level: str) -> type[Tokenizer]:
@@ -259,13 +281,13 @@ def file_in(folder: str, listed: Collection[str]) -> str | None:
 def open_in(folder: str, path: str, steps: Normalization | None = None) -> Tokenizer:
     """Opens a tokenizer with the settings of its folder; see `tokenizer_fields`. By default BERT
     and ALBERT lower-case, as in other programs. `steps` are the steps of the folder's
-    tokenizer.json for a SentencePiece model. Raises BadInput for a field that cannot be used.
+    tokenizer.json for a SentencePiece model or a counted vocabulary. Raises BadInput for a field
+    that cannot be used.
     """
     if path.endswith((*FILES, ".txt")):
         return Subwords(path, folder=folder)
-    if path.endswith(".json"):
-        return Vocabulary(path)
-    settings, opened = Settings(folder), Tokenizer(path)
+    settings = Settings(folder)
+    opened = (Vocabulary if path.endswith(".json") else Tokenizer)(path)
     settings.check(opened)
     rules = {
         ours: settings.said[theirs]
@@ -322,11 +344,11 @@ def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
 def unexportable(tokenizer: Tokenizer, name: str) -> str | None:
     """Returns the reason why Hugging Face's class of a member cannot use a vocabulary, or None."""
     row, pad, xlnet_ids = MEMBERS[name].padding_row, tokenizer.special.pad, MEMBERS[name].xlnet_ids
-    if isinstance(tokenizer, Vocabulary) or (xlnet_ids and tokenizer.special != XLNET):
+    if tokenizer.level in ("words", "bytes") or (xlnet_ids and tokenizer.special != XLNET):
         kinds = (
-            "SentencePiece pieces with the ids of XLNet"
+            "SentencePiece pieces with the ids of XLNet, characters or a pattern"
             if xlnet_ids
-            else "SentencePiece pieces, WordPiece or BPE"
+            else "SentencePiece pieces, WordPiece, BPE, characters or a pattern"
         )
         return f"a vocabulary of {tokenizer.level}; Hugging Face needs {kinds}; use --format=orbax"
     # Hugging Face's class treats the embedding of the padding row differently.
@@ -346,10 +368,13 @@ def warn_of_export(tokenizer: Tokenizer, config: Config) -> None:
         )
 
 
-def count(texts: Iterable[str], level: str) -> Counter[str]:
-    """Counts each piece in normalised texts; a line end is "\\n", also among words."""
-    if level == "words":
-        return Counter(itertools.chain.from_iterable(map(_words, texts)))
+def count(texts: Iterable[str], level: str, pattern: str = "") -> Counter[str]:
+    """Counts each piece in normalised texts; a line end is "\\n", also among words. Raises Unseen
+    for text that the `pattern` does not match.
+    """
+    if level in ("words", "pattern"):
+        cut = _words if level == "words" else cutter(pattern)
+        return Counter(itertools.chain.from_iterable(map(cut, texts)))
     text = "".join(texts)
     if level == "characters":
         return Counter(text)
@@ -362,30 +387,40 @@ def count(texts: Iterable[str], level: str) -> Counter[str]:
 
 
 def write_counted(
-    path: str, level: str, counts: Mapping[str, int], bound: int | None, verbatim: bool
+    path: str,
+    level: str,
+    counts: Mapping[str, int],
+    bound: int | None,
+    verbatim: bool,
+    pattern: str = "",
 ) -> None:
     """Writes the vocabulary of some counts; an existing file is kept. Equal counts give equal
     bytes.
 
     It has the most frequent pieces: at most `bound`, including the special pieces; None =
-    `LARGEST`. Raises BadInput if characters or bytes exceed the bound, because all of them are
-    needed.
+    `LARGEST`. Raises BadInput if characters, bytes or matches exceed the bound, because all of them
+    are needed.
     """
     ends = {END_OF_LINE: counts.get("\n", 0)} if level == "words" else {}
-    reserved = {*SPECIAL_PIECES, END_OF_LINE, "\n"} if level == "words" else set[str]()
+    reserved = {*SPECIAL_PIECES, *([END_OF_LINE, "\n"] if level == "words" else [])}
     plain = sorted(counts.keys() - reserved, key=lambda piece: (-counts[piece], piece))
     room = (bound or LARGEST) - len(SPECIAL_PIECES) - len(ends)
     if level != "words" and len(plain) > room:
         raise BadInput(
             f"--vocab_size={bound} is too small: this text has {len(plain)} "
-            f"{level}; leave the option out"
+            f"{'pieces' if level == 'pattern' else level}; leave the option out"
         )
     kept = ends | {piece: counts[piece] for piece in plain[:room]}
-    write_pieces(path, level, list(kept), list(kept.values()), verbatim)
+    write_pieces(path, level, list(kept), list(kept.values()), verbatim, pattern)
 
 
 def write_pieces(
-    path: str, level: str, plain: list[str], counts: list[int], verbatim: bool
+    path: str,
+    level: str,
+    plain: list[str],
+    counts: list[int],
+    verbatim: bool,
+    pattern: str = "",
 ) -> None:
     """Writes a vocabulary: the special pieces, then the pieces `plain` and how often each of them
     occurred; an existing file is kept.
@@ -395,5 +430,5 @@ def write_pieces(
         "verbatim": verbatim,
         "pieces": [*SPECIAL_PIECES, *plain],
         "counts": [0] * _FIRST + counts,
-    }
+    } | ({"pattern": pattern} if pattern else {})
     files.write_new(path, files.to_json(content))

@@ -21,20 +21,19 @@ record is a dictionary with its file and row. Every message is one line and name
 
 from __future__ import annotations
 
-import csv
 import io
 import itertools
 import json
 import logging
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from xlnet_jax.config import Config
 from xlnet_jax.data.prepare import records as stored
+from xlnet_jax.data.prepare import tables
 from xlnet_jax.data.prepare.sources import Part, Source, find_sources, kind_of, lines
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.messages import quantity
@@ -215,44 +214,31 @@ def _decoded(file: Source) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = data[: error.start].decode() + "?"
-        rows = _csv_rows(before) if kind_of(file.path).suffix == ".csv" else before.split("\n")
+        is_csv = kind_of(file.path).suffix == ".csv"
+        rows = tables.csv_rows(_csv_lines(before)) if is_csv else before.split("\n")
         where = f"{file.path}, row {len([*rows])}"
         raise BadInput(f"{where}: not UTF-8 at byte {error.start}; convert the file") from error
 
 
-def _csv_rows(text: str, strict: bool = False) -> Iterator[list[str]]:
-    csv.field_size_limit(sys.maxsize)  # the default limit is 131,072 characters
-    return csv.reader(io.StringIO(text, newline=""), strict=strict)
+def _csv_lines(text: str) -> Iterable[str]:
+    """Returns the lines of a .csv, whose ends may be those of any system, also within quotes."""
+    return io.StringIO(text, newline="")
 
 
 def _table(path: str, text: str, numbered: bool) -> Iterator[Record]:
-    """Yields the records of a .csv or .tsv. Rows count from 1 and include the header, as in a
-    spreadsheet.
-    """
-    tabs = (line.split("\t") for line in files.lines(text))
-    rows = tabs if kind_of(path).suffix == ".tsv" else _csv_rows(text, strict=True)
-    names, number, short = [], 0, []
-    try:
-        for number, row in enumerate(rows, 1):
-            where, error = f"{path}, row {number}", None
-            if row in ([], [""]):
-                continue
-            if not names:
-                names = [*map(str, range(len(row)))] if numbered else row
-                if twice := [name for name in names if name and names.count(name) > 1]:
-                    raise BadInput(f"{where}: two columns are called {twice[0][:60]!r}; rename one")
-                if not numbered:
-                    continue
-            if len(row) < len(names) and "is_duplicate" in names:
-                short.append(number)
-                continue
-            if len(row) != len(names):
-                error = BadInput(f"{where}: {len(row)} columns, and the first row has {len(names)}")
-            yield Record(where, dict(zip(names, row, strict=False)), error)
-    except csv.Error as error:
-        raise BadInput(f"{path}, row {number + 1}: {summary(error)}") from error
+    """Yields the records of a .csv or .tsv, whose columns may be `numbered`; see `tables.rows`."""
+    of_file = files.lines(text) if kind_of(path).suffix == ".tsv" else _csv_lines(text)
+    width, short = 0, []
+    for number, names, row in tables.rows(path, of_file, header=not numbered):
+        where, error, width = f"{path}, row {number}", None, len(names)
+        if len(row) < width and "is_duplicate" in names:
+            short.append(number)
+            continue
+        if len(row) != width:
+            error = BadInput(f"{where}: {tables.ragged(names, row)}")
+        yield Record(where, dict(zip(names, row, strict=False)), error)
     if short:
-        what = f"{quantity(len(short), 'row')} of fewer than {len(names)} columns"
+        what = f"{quantity(len(short), 'row')} of fewer than {width} columns"
         log.warning(
             "%s: left out %s, as GLUE's code does; the first is row %d", path, what, short[0]
         )

@@ -218,8 +218,8 @@ def ids_of_parts(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
     Encoded alone, a part would lose the space at its end, and SentencePiece would put a space
     before it: `un[MASK]able` would become the pieces of ` able`. A space before a gap is part of
     the gap, whose first piece may start a word; a space after a gap is part of the text that
-    follows. Vocabularies of characters and bytes keep both spaces; words and WordPiece have no
-    spaces.
+    follows. Vocabularies of characters, bytes and patterns keep both spaces; words and WordPiece
+    have no spaces.
 
     Raises BadInput for characters that the tokenizer does not know, and for a SentencePiece
     tokenizer without a symbol such as `<eop>`.
@@ -328,7 +328,7 @@ def join_at_gap(tokenizer: Tokenizer, before: str, new: str) -> tuple[str, str]:
     A space before a gap is part of the gap: if `new` starts without a space, the texts form one
     word.
     """
-    if tokenizer.level in ("characters", "bytes"):
+    if tokenizer.level in ("characters", "bytes", "pattern"):
         return before, new
     stripped = before.rstrip()
     if tokenizer.level != "words" and stripped and not new.startswith(" "):

@@ -2,9 +2,10 @@
 a test.
 """
 
-import itertools
+import re
 
 import data_fixtures as data
+import numpy as np
 import pytest
 from special_ids import EOD
 
@@ -20,6 +21,14 @@ def whole(corpus):
     return tokens[tokens != EOD]
 
 
+def documents(corpus):
+    """The texts of all documents of a split."""
+    tokens = corpus.read([0], corpus.tokens)[0][0]
+    cut = np.split(tokens, 1 + np.flatnonzero(tokens == EOD))
+    assert not len(cut.pop())
+    return [corpus.tokenizer.decode(ids[:-1]) for ids in cut]
+
+
 @pytest.mark.parametrize("level", ["words", "characters", "bytes"])
 def test_a_corpus_of_counted_pieces_is_the_normalised_lines(tmp_path, level):
     made = data.make_corpus(tmp_path / "c", tokenizer=None, vocabulary=level)
@@ -27,20 +36,25 @@ def test_a_corpus_of_counted_pieces_is_the_normalised_lines(tmp_path, level):
     assert verify.verify(str(tmp_path / "c"))[1] == []
     train, heldout = (Corpus(str(tmp_path / "c"), split) for split in ("train", "heldout"))
     assert train.tokenizer.level == level
-    lines = list(itertools.chain.from_iterable(data.documents_of(data.text_folder())))
-    read = train.tokenizer.decode(whole(train)) + train.tokenizer.decode(whole(heldout))
+    known = set(train.tokenizer.pieces)
+    # A document of one line has no line end.
+    wanted = [
+        "".join(f"{line}\n" for line in lines) if len(lines) > 1 else lines[0]
+        for lines in data.documents_of(data.text_folder())
+    ]
+    read = [*documents(train), *documents(heldout)]
     counts = train.token_counts[9:]
     if level == "words":
-        known = set(train.tokenizer.pieces)
-        lines = [
-            " ".join(word if word in known else "<unk>" for word in line.split()) for line in lines
+        wanted = [
+            re.sub(r"\S+", lambda word: word[0] if word[0] in known else "<unk>", text)
+            for text in wanted
         ]
-        assert any("<unk>" in line for line in lines), "every held-out word is known"
+        assert any("<unk>" in text for text in wanted), "every held-out word is known"
     else:
         # Counted in all text, not in the training text alone.
         counts = counts + heldout.token_counts[9:]
-        assert len(read.encode()) == counts.sum()
-    assert sorted(read.split("\n")) == sorted([*lines, ""])
+        assert len("".join(read).encode()) == counts.sum()
+    assert sorted(read) == sorted(wanted) and 1 < sum("\n" not in text for text in read) < 80
     assert train.tokenizer.counts[9:].tolist() == counts.tolist()
     assert heldout.documents == Corpus(data.corpus_path(), "heldout").documents, (
         "line ends moved documents"
@@ -85,7 +99,9 @@ def test_an_unseen_character_is_refused_with_its_file(tmp_path):
     settings = {"tokenizer": None, "vocabulary": "characters", "heldout": 0.0}
     data.make_corpus(tmp_path / "c", [known], **settings)
     made = {"tokenizer": str(tmp_path / "c" / "vocabulary.json"), "heldout": 0.0}
-    with pytest.raises(BadInput, match=r"b.txt: character '\\xef' \(U\+00EF\) is not in the voc"):
+    with pytest.raises(
+        BadInput, match=r"b.txt, line 3: character '\\xef' \(U\+00EF\) is not in the voc"
+    ):
         data.make_corpus(tmp_path / "d", [unseen], **made)
     with pytest.raises(BadInput, match="is one of characters, not of words"):
         data.make_corpus(tmp_path / "e", [unseen], **made, vocabulary="words")

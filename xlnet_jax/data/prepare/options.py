@@ -14,14 +14,16 @@ class PrepareOptions:
       tokenizer: a file or folder for `vocabulary.open_tokenizer`; None makes a tokenizer from the
         text.
       vocabulary: the kind to make: `sentencepiece`, `wordpiece` and `bytebpe` are trained on a
-        sample of the text that is not held out; `words`, `characters` and `bytes` are counted.
-        None = the kind of the data set or of the tokenizer, or else of `family`.
+        sample of the text that is not held out; `words`, `characters`, `bytes` and the matches of a
+        `pattern` are counted. None = the kind of the data set or of the tokenizer, or else of
+        `family`.
+      pattern: the regular expression of `vocabulary="pattern"`; see `data.patterns`.
       family: the model that will read the corpus; it decides the kind of vocabulary (None = xlnet).
       dataset: a published data set, `NAME` or `NAME:test` of `datasets`; the inputs are its files,
         read unchanged.
       vocab_size: number of pieces of the trained tokenizer (None = the largest of 32,000, 16,000,
         8,000, 4,000, 2,000 and 1,000 that the text gives), or the largest number of pieces of a
-        counted vocabulary (None = a million words, all characters and bytes).
+        counted vocabulary (None = a million words, all characters, bytes and matches).
       sample_bytes: largest size of the text that trains the tokenizer; exceeded by less than one
         document.
       seed: of the sample and of the tokenizer's training.
@@ -40,6 +42,7 @@ class PrepareOptions:
 
     tokenizer: str | None = None
     vocabulary: str | None = None
+    pattern: str | None = None
     family: str | None = None
     dataset: str | None = None
     vocab_size: int | None = None

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlnet_jax.data import subwords
+from xlnet_jax.data import patterns, subwords
 from xlnet_jax.data import vocabulary as vocabularies
 from xlnet_jax.data.corpus import manifest as manifests
 from xlnet_jax.data.prepare import datasets, marks, resume, work_unit
@@ -32,7 +32,7 @@ from xlnet_jax.data.prepare.sources import Source, Unit, find_sources, plan
 from xlnet_jax.data.prepare.text import Request, TextReader, wrapped
 from xlnet_jax.data.prepare.work_unit import in_threads
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, TooLittleText, train_tokenizer
-from xlnet_jax.data.vocabulary import class_of, open_tokenizer, unexportable
+from xlnet_jax.data.vocabulary import Vocabulary, class_of, open_tokenizer, unexportable
 from xlnet_jax.errors import BadInput
 from xlnet_jax.members import MEMBERS
 from xlnet_jax.messages import quantity
@@ -41,7 +41,7 @@ from xlnet_jax.storage.files import Json
 
 # Default values, which `prepare.json` omits: so a corpus that an earlier version began, without
 # these fields, can be resumed.
-_BEFORE = {"vocabulary": "sentencepiece", "dataset": "", "unwrap": False}
+_BEFORE = {"vocabulary": "sentencepiece", "dataset": "", "unwrap": False, "pattern": ""}
 # The size of a part of the tokenizer's sample, and about the largest number of parts of the text. A
 # larger text has larger parts, because cutting a file in a bucket costs a request per part.
 _SAMPLE_PART_BYTES, _SAMPLE_PARTS = 1_000_000, 20_000
@@ -219,8 +219,29 @@ def _resolve(
         level,
         options.dataset or "",
         options.unwrap,
+        _pattern(options, level, given),
     )
     return _Corpus(output, options, sources, published, given, training, request)
+
+
+def _pattern(options: PrepareOptions, level: str, given: Tokenizer | None) -> str:
+    """Returns the pattern of the vocabulary, or "" for another level. Raises BadInput for a pattern
+    that is missing, left over, or cannot be used.
+    """
+    pattern = given.pattern if isinstance(given, Vocabulary) else options.pattern or ""
+    if level == "pattern" and options.pattern is None and not given:
+        raise BadInput(
+            "--vocabulary=pattern needs --pattern=REGEX, which matches one piece; docs/data.md has "
+            "the pattern for SMILES"
+        )
+    if options.pattern not in (None, pattern) or (options.pattern and level != "pattern"):
+        raise BadInput(
+            f"--pattern={options.pattern} is for --vocabulary=pattern, and for a tokenizer of the "
+            "same pattern; leave it out"
+        )
+    if level == "pattern":
+        patterns.cutter(pattern)
+    return pattern
 
 
 def _make(corpus: _Corpus) -> Json:
@@ -229,8 +250,7 @@ def _make(corpus: _Corpus) -> Json:
     units = corpus.units()
     tokenizer = _write_tokenizer(corpus, units)
     refused = [name for name in MEMBERS if unexportable(tokenizer, name)]
-    # No message if every member refuses: that is a counted vocabulary, and nobody expects its
-    # export.
+    # No message if every member refuses: these are words or bytes, and nobody expects their export.
     if options.family in refused or 0 < len(refused) < len(MEMBERS):
         _log.log(
             logging.WARNING if options.family in refused else logging.INFO,
@@ -281,7 +301,9 @@ def _write_tokenizer(corpus: _Corpus, units: list[Unit]) -> Tokenizer:
             if corpus.published:
                 corpus.published.check_words(of_file)
             bound, verbatim = corpus.options.vocab_size, corpus.published is not None
-            vocabularies.write_counted(path, request.vocabulary, counts, bound, verbatim)
+            vocabularies.write_counted(
+                path, request.vocabulary, counts, bound, verbatim, request.pattern
+            )
     tokenizer = open_tokenizer(path, request.normalization)
     if given and tokenizer.sha256 != given.sha256:
         raise BadInput(

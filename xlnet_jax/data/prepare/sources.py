@@ -3,10 +3,12 @@ records they hold.
 
     path                               format     a part counts
     *.jsonl *.ndjson *.json            json       bytes, and is cut between lines
+    *.fasta *.fa *.faa *.fna and so on fasta      bytes, and is cut between sequences
+    *.csv *.tsv                        table      bytes, always one part
     *.parquet                          parquet    row groups
     tfds:FOLDER:SPLIT                  tfds       examples
     any other                          text       bytes, and is cut between documents
-    .gz or .zst after json or text     the same   bytes of the compressed file, always one part
+    .gz or .zst after all but parquet  the same   bytes of the compressed file, always one part
 
 A source is a file, on disk or in a bucket (`gs://`), or a split of a TFDS data set. A work unit is
 a run of consecutive parts. Parts depend only on the files, never on the engine or its workers.
@@ -36,7 +38,11 @@ _BLOCK = 1 << 20  # bytes read at once
 _SMALL_BLOCK = 1 << 16
 _FOLDER_SUFFIXES = (".txt", ".txt.gz", ".txt.zst", ".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
-_JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+_FORMATS = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
+    **dict.fromkeys((".csv", ".tsv"), "table"),
+    **dict.fromkeys((".fasta", ".fa", ".fas", ".fsa", ".faa", ".fna", ".ffn", ".frn"), "fasta"),
+}
 
 
 class Part(NamedTuple):
@@ -57,6 +63,14 @@ class Part(NamedTuple):
         )
         return BadInput(f"{self.path}, {place}: {message}")
 
+    def bad_line(self, number: int, message: str) -> BadInput:
+        """Returns the error in the line at a byte; for a row or an example as `bad`."""
+        if kind_of(self.path).format in ("parquet", "tfds"):
+            return self.bad(number, message)
+        before = lines(Part(self.path, 0, number), cut=True)
+        ends = sum(block[: max(0, number - start)].count(b"\n") for start, block in before)
+        return BadInput(f"{self.path}, line {1 + ends}: {message}")
+
 
 Unit = tuple[Part, ...]
 """A work unit: parts that are prepared together, into one shard per split."""
@@ -66,9 +80,9 @@ class Kind(NamedTuple):
     """The format and the compression of a source."""
 
     format: str
-    """Format: `text`, `json`, `parquet` or `tfds`."""
+    """Format: `text`, `json`, `fasta`, `table`, `parquet` or `tfds`."""
     compression: str | None
-    """Compression of text or json: `gzip`, `zstd` or None."""
+    """Compression, `gzip` or `zstd`; None without, and for `parquet` and `tfds`."""
     suffix: str
     """Ending of the name without the ending of the compression, such as `.jsonl`."""
 
@@ -82,7 +96,7 @@ def kind_of(path: str) -> Kind:
         suffix = os.path.splitext(stem)[1]
     elif suffix == ".parquet":
         return Kind("parquet", None, suffix)
-    return Kind("json" if suffix in _JSON_SUFFIXES else "text", compression, suffix)
+    return Kind(_FORMATS.get(suffix, "text"), compression, suffix)
 
 
 def find_sources(
@@ -164,18 +178,18 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
             yield Part(source.path, start, len(sizes)), size
     else:
         start = 0
-        is_cut = kind.compression is None and (kind.format == "json" or document != "file")
-        if is_cut and source.bytes > unit_bytes:
-            rule = "line" if kind.format == "json" else document
+        rule = {"json": "line", "fasta": "name", "table": "file"}.get(kind.format, document)
+        if kind.compression is None and rule != "file" and source.bytes > unit_bytes:
             whole = Part(source.path, 0, source.bytes)
             with files.open_to_read(source.path, _SMALL_BLOCK) as file:
                 while source.bytes - start > unit_bytes:
                     file.seek(start + unit_bytes)
                     _read_line(file, whole)  # the rest of a line
                     # Up to the next end of a document, or of the file.
-                    while rule != "line" and _read_line(file, whole).strip():
+                    line = b""
+                    while rule != "line" and not _is_cut(rule, line := _read_line(file, whole)):
                         pass
-                    end = file.tell()
+                    end = file.tell() - len(line) * (rule == "name")
                     if end >= source.bytes:
                         break
                     yield Part(source.path, start, end), end - start
@@ -183,6 +197,13 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
         # Where a file is a document, an empty file is read too, so that it is reported.
         if source.bytes or (kind.format == "text" and document == "file"):
             yield Part(source.path, start, source.bytes), source.bytes - start
+
+
+def _is_cut(rule: str, line: bytes) -> bool:
+    """Returns whether a document ends at a line, which is empty at the end of the file: before a
+    name of a FASTA, after a blank line of text.
+    """
+    return (not line or line.startswith(b">")) if rule == "name" else not line.strip()
 
 
 def _read_line(file: IO[bytes], part: Part, start: int | None = None) -> bytes:
@@ -197,8 +218,8 @@ def _read_line(file: IO[bytes], part: Part, start: int | None = None) -> bytes:
 
 
 def lines(part: Part, cut: bool = False) -> Iterator[tuple[int, bytes]]:
-    """Yields the bytes of a part of text or json as runs of whole lines, each with its offset in
-    the (decompressed) file.
+    """Yields the bytes of a part, unless of parquet or tfds, as runs of whole lines, each with its
+    offset in the (decompressed) file.
 
     With `cut`, both the part and the runs may be cut inside a line. Raises OSError and BadInput:
     the file cannot be read, is damaged, is shorter than it was, or has too long a line. RestartMe:

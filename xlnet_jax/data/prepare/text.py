@@ -9,11 +9,13 @@
                             Unicode (Sentence_Terminal) or `…`
 
 `unwrap` joins the lines of a paragraph before it is cut into sentences. A record of JSON-lines,
-Parquet or TFDS is always one document. Inside a document a blank line ends a paragraph.
+CSV, TSV, Parquet or TFDS is always one document. Inside a document a blank line ends a paragraph. A
+sequence of a FASTA is one document of one sentence: its lines, joined.
 
-For a counted vocabulary every sentence ends with "\n". In byte-level BPE a word begins with its
-space, so every sentence but the first of a document begins with a space: the pieces are then the
-same as if spaces joined the sentences. A part of a published data set (see `datasets`) is one
+For a counted vocabulary every sentence ends with "\n", unless it is the only one of its document: a
+sequence or a SMILES gets no character that it does not have. In byte-level BPE a word begins with
+its space, so every sentence but the first of a document begins with a space: the pieces are then
+the same as if spaces joined the sentences. A part of a published data set (see `datasets`) is one
 document, and its lines are unchanged.
 """
 
@@ -32,7 +34,7 @@ from typing import Any
 import tokenizers
 from tokenizers import normalizers
 
-from xlnet_jax.data.prepare import datasets, marks, records, sources
+from xlnet_jax.data.prepare import datasets, marks, records, sources, tables
 from xlnet_jax.data.prepare.sources import Part, Unit
 from xlnet_jax.data.tokenizer import Normalization, without_spaces
 
@@ -50,6 +52,7 @@ _WIDE = (
 )
 _VISIBLE = re.compile(r"\S")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_NO_LETTER = re.compile("[^A-Za-z]")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and surrogates: valid in JSON, not in UTF-8
 
 
@@ -63,11 +66,12 @@ class Request:
       errors: the treatment of bytes that are not UTF-8 and of documents without a sentence.
         `strict` refuses both; `replace` puts U+FFFD for the bytes, leaves the documents out, and
         counts both.
-      field: the field of a record that holds the text.
+      field: the field of a record, or the column of a table, that holds the text.
       vocabulary: the level of the tokenizer; see `data.subwords` and `data.vocabulary`.
       dataset: a published data set, `NAME` or `NAME:test`, to which the rules above do not apply;
         `` = none.
       unwrap: see the module's docstring.
+      pattern: the regular expression of the level `pattern`; see `data.patterns`.
     """
 
     document: str
@@ -80,6 +84,7 @@ class Request:
     vocabulary: str = "sentencepiece"
     dataset: str = ""
     unwrap: bool = False
+    pattern: str = ""
 
     def split_of(self, document: Document, part: Part) -> str:
         """Returns the split of a document: `train` or `heldout`."""
@@ -113,6 +118,7 @@ class TextReader:
       dropped: what normalisation dropped, by `marks.NAMES`.
       hashes: SHA-256 of the decompressed bytes, or of the records, of every part that was read to
         its end.
+      place: the byte, row or example of the document that was read last.
     """
 
     rules: Request
@@ -121,6 +127,7 @@ class TextReader:
     empty: int = 0
     dropped: Counter[str] = dataclasses.field(default_factory=Counter)
     hashes: list[str] = dataclasses.field(default_factory=list)
+    place: int = 0
 
     def documents(self, part: Part) -> Iterator[Document]:
         """Yields the documents of a part in order, each with at least one sentence.
@@ -128,13 +135,22 @@ class TextReader:
         Raises BadInput: not UTF-8, not text, empty, damaged, shorter than it was, or too long to
         hold in memory. RestartMe: the bucket does not answer.
         """
-        read = {"text": self._text_documents, "json": self._json_documents}
-        reader = read.get(sources.kind_of(part.path).format, self._record_documents)
-        for document, number in (self._published if self.rules.dataset else reader)(part):
+        read = {
+            "text": self._text_documents,
+            "json": self._json_documents,
+            "fasta": self._sequences,
+            "table": self._table_documents,
+        }
+        kind = sources.kind_of(part.path).format
+        reader = read.get(kind, self._record_documents)
+        for document, place in (self._published if self.rules.dataset else reader)(part):
+            self.place = place
             if not document:
                 if self.rules.errors == "strict":
-                    raise part.bad(
-                        number, "an empty document; leave such documents out with --errors=replace"
+                    bad = part.bad_line if kind == "table" else part.bad
+                    raise bad(
+                        place,
+                        "an empty document; leave such documents out with --errors=replace",
                     )
                 self.empty += 1
             elif self.rules.dataset or self.rules.vocabulary in ("sentencepiece", "wordpiece"):
@@ -144,7 +160,8 @@ class TextReader:
                 spaced[0][0] = document[0][0]
                 yield spaced
             else:
-                yield [[f"{sentence}\n" for sentence in paragraph] for paragraph in document]
+                end = "\n" * (sum(map(len, document)) > 1)
+                yield [[sentence + end for sentence in paragraph] for paragraph in document]
 
     def digest(self, part: Part) -> str:
         """Returns the hash that `documents` adds to `hashes`, without checking the text. Raises as
@@ -165,17 +182,13 @@ class TextReader:
         """Yields runs of whole lines, or records, each with its byte, row or example; adds the hash
         of the part to `hashes` at the end.
         """
-        digest = hashlib.sha256()
-        if sources.kind_of(part.path).format in ("text", "json"):
+        digest, kind = hashlib.sha256(), sources.kind_of(part.path).format
+        if kind not in ("parquet", "tfds"):
             for offset, raw in sources.lines(part, cut=bool(self.rules.dataset)):
                 digest.update(raw)
                 yield offset, raw
         else:
-            read = (
-                records.tfds_texts
-                if sources.kind_of(part.path).format == "tfds"
-                else records.parquet_texts
-            )
+            read = records.tfds_texts if kind == "tfds" else records.parquet_texts
             for number, value in read(part.path, part.start, part.end, self.rules.field):
                 # With its length, so that moving text from one record to the next changes the hash.
                 digest.update(b"\xff" * 8 if value is None else len(value).to_bytes(8, "big"))
@@ -183,8 +196,8 @@ class TextReader:
                 yield number, value
         self.hashes.append(digest.hexdigest())
 
-    # `_published` and `_*_documents` yield every document with its byte, row or example; an empty
-    # document is [].
+    # `_published`, `_sequences` and `_*_documents` yield every document with its byte, row or
+    # example; an empty document is [].
 
     def _published(self, part: Part) -> Iterator[tuple[Document, int]]:
         raw = b"".join(raw for _, raw in self._raw(part))
@@ -205,7 +218,7 @@ class TextReader:
                 yield [sentences] if sentences else [], start
 
     def _lines(self, part: Part, is_text: bool) -> Iterator[tuple[int, str]]:
-        """Yields the lines of text or json without their ends, each with its byte."""
+        """Yields the lines of a part without their ends, each with its byte."""
         for offset, raw in self._raw(part):
             raw = raw.removesuffix(b"\n")
             text = self._decode(raw, part, offset)
@@ -272,6 +285,59 @@ class TextReader:
                 "string; choose another with --field",
             )
         return text or ""  # null is no text, as in Parquet
+
+    def _table_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
+        offset = part.start
+
+        def of_file() -> Iterator[str]:
+            nonlocal offset
+            for start, line in self._lines(part, is_text=False):
+                offset = start
+                yield f"{line}\n"
+
+        # `offset` is the last line of each row: a value in quotes may have several lines.
+        for _, names, row in tables.rows(part.path, of_file()):
+            if self.rules.field not in names:
+                raise part.bad_line(offset, records.no_field(self.rules.field, names))
+            if len(row) != len(names):
+                raise part.bad_line(offset, tables.ragged(names, row))
+            text = row[names.index(self.rules.field)]
+            yield self._record(text, part, offset), offset
+
+    def _sequences(self, part: Part) -> Iterator[tuple[Document, int]]:
+        """Yields the sequences of a FASTA. Only messages keep the names, because a corpus has no
+        place for them.
+        """
+        name, start, read = "", part.start, list[str]()
+        for offset, line in self._lines(part, is_text=False):
+            line, is_name = line.rstrip(), line.startswith(">")
+            if is_name:
+                if name:
+                    yield self._sequence(part, start, name, read), start
+                name, start, read = line[1:].strip(), offset, []
+            if line and not name:
+                raise part.bad_line(
+                    offset, "a sequence without a name; it needs a line >NAME before it"
+                )
+            if line and not is_name:
+                wrong = _NO_LETTER.search(line.removesuffix("*"))
+                # Only the last line of a sequence may end with `*`.
+                if wrong or (read and read[-1].endswith("*")):
+                    raise part.bad_line(
+                        offset,
+                        f"{wrong[0] if wrong else '*'!r} in the sequence {name!r:.60}; remove all "
+                        "but letters, such as gaps and digits ('*' may be at the end)",
+                    )
+                read.append(line)
+        if name:
+            yield self._sequence(part, start, name, read), start
+
+    def _sequence(self, part: Part, start: int, name: str, read: list[str]) -> Document:
+        sequence = self.rules.normalization("".join(read).removesuffix("*"))
+        if not sequence and self.rules.errors == "strict":
+            advice = "leave such sequences out with --errors=replace"
+            raise part.bad_line(start, f"the sequence {name!r:.60} is empty; {advice}")
+        return [[sequence]] if sequence else []
 
     def _record_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
         for number, value in self._raw(part):

@@ -7,6 +7,8 @@ and means "done". Two processes may safely make the same unit.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
 import os
 from collections import Counter
@@ -133,22 +135,46 @@ class _SplitWriter:
         return entry
 
 
+@contextlib.contextmanager
+def _located(parts: Unit, request: Request, check: Callable[[Document], Any]) -> Iterator[None]:
+    """Gives an `Unseen` of the block its file, and the first line or record that `check` refuses.
+    Only a text whose lines are joined may have no such line.
+    """
+    try:
+        yield
+    except vocabulary.Unseen as error:
+        advice = "correct the text, or prepare with another vocabulary or pattern"
+        by_line = dataclasses.replace(request, document="line", unwrap=False, errors="replace")
+        reader = TextReader(by_line)
+        for part in () if request.dataset else parts:
+            for document in reader.documents(part):
+                try:
+                    check(document)
+                except vocabulary.Unseen as of_line:
+                    raise part.bad_line(reader.place, f"{of_line}; {advice}") from error
+        where = " to ".join(dict.fromkeys((parts[0].path, parts[-1].path)))
+        raise BadInput(f"{where}: {error}; {advice}") from error
+
+
 def count_unit(output: str, index: int, parts: Unit, request: Request) -> int:
     """Writes the counts of one work unit; returns the number of pieces. Raises BadInput as
     `TextReader.documents`.
 
     Words are counted only in the training text: a word that occurs only in held-out text becomes
-    `<unk>`. Characters and bytes are counted in all text, held out or not, because each needs a
-    piece.
+    `<unk>`. Characters, bytes and matches are counted in all text, held out or not, because each
+    needs a piece.
     """
     note = file_name(output, index, COUNTS)
     reader, counts, tokens = TextReader(request), Counter[str](), 0
-    with files.translate_errors(note):
+
+    def count(document: Document) -> Counter[str]:
+        texts = itertools.chain.from_iterable(document)
+        return vocabulary.count(texts, request.vocabulary, request.pattern)
+
+    with files.translate_errors(note), _located(parts, request, count):
         for part in parts:
             for document in reader.documents(part):
-                of_document = vocabulary.count(
-                    itertools.chain.from_iterable(document), request.vocabulary
-                )
+                of_document = count(document)
                 tokens += of_document.total()
                 if request.vocabulary != "words" or request.split_of(document, part) == "train":
                     counts.update(of_document)
@@ -165,23 +191,25 @@ def prepare_unit(
     and if a file cannot be written.
     """
     note = file_name(output, index, "json")
-    with files.translate_errors(note), files.scratch(file_name(output, index, "scratch")) as folder:
+
+    def encode(document: Document) -> None:
+        tokenizer.encode_normalized([*itertools.chain.from_iterable(document)])
+
+    with (
+        files.translate_errors(note),
+        files.scratch(file_name(output, index, "scratch")) as folder,
+        _located(parts, request, encode),
+    ):
         reader = TextReader(request, tokenizer.cleaned)
         writers = {
             name: _SplitWriter(os.path.join(folder, name), request.page_tokens, tokenizer)
             for name in SPLITS
         }
         splits = {}
-        try:
-            for part in parts:
-                for document in reader.documents(part):
-                    writers[request.split_of(document, part)].add(document)
-            shards = {split: writer.close() for split, writer in writers.items()}
-        except vocabulary.Unseen as error:
-            where = " to ".join(dict.fromkeys((parts[0].path, parts[-1].path)))
-            raise BadInput(
-                f"{where}: {error}; prepare with a vocabulary of all the text"
-            ) from error
+        for part in parts:
+            for document in reader.documents(part):
+                writers[request.split_of(document, part)].add(document)
+        shards = {split: writer.close() for split, writer in writers.items()}
         for split, writer in writers.items():
             if shard := shards[split]:
                 splits[split] = {**writer.counted, "shard": shard}
