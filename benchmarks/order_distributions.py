@@ -111,19 +111,9 @@ def known_of(question: str, word_start_BN: np.ndarray, data: Any) -> np.ndarray:
     B, N = word_start_BN.shape
     rng = np.random.default_rng(0)
     if question == "sixth":
-        draws_BX = rng.random(
-            (B, spans.draws_needed(N, data.mask_group_size, data.masks_per_group))
-        )
-        return ~spans.sample(
-            word_start_BN,
-            np.ones((B, N), bool),
-            round(N / 6),
-            draws_BX,
-            max_span=data.max_span,
-            alpha=data.mask_group_size,
-            beta=data.masks_per_group,
-            kind=data.spans,
-        )
+        draws_BX = rng.random((B, spans.draws_needed(N, data)))
+        every_BN = np.ones((B, N), bool)
+        return ~spans.sample(word_start_BN, every_BN, round(N / 6), draws_BX, data, data.spans)
     if question == "half":
         return np.argsort(rng.random((B, N)), axis=1) < N // 2
     return np.broadcast_to(np.arange(N) < (N // 2 if question == "rest" else 0), (B, N))

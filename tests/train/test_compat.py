@@ -101,7 +101,7 @@ def test_fill_functional_picks_as_the_original_and_drops_sep_and_cls_after():
     tokens, direction = rng.integers(9, tiny.VOCAB, (B, N)), np.where(np.arange(B) % 2, -1, 1)
     tokens[np.arange(B), rng.integers(1, N - 2, B)] = SEP
     tokens[:, -2:] = SEP, CLS
-    draws = rng.random((B, spans.draws_needed(N, 6, 1)))
+    draws = rng.random((B, spans.draws_needed(N, configs.DataConfig())))
     lengths, places, fill = np.split(draws, [(draws.shape[1] - N) // 2, draws.shape[1] - N], axis=1)
     shares = np.cumsum(1 / np.arange(1, 6)) / np.sum(1 / np.arange(1, 6))
     lengths = 1 + np.searchsorted(shares, lengths, side="right")

@@ -21,13 +21,14 @@ def sampled(words, goal, lengths, places, fill, *, kind, ineligible=(), alpha=2)
     N = len(words)
     start = np.array([[letter == "W" for letter in words]])
     eligible = ~np.isin(np.arange(N), ineligible)[None]
-    draws = np.full((1, spans.draws_needed(N, alpha, 1)), 0.5)
+    data = DataConfig(mask_group_size=alpha)
+    draws = np.full((1, spans.draws_needed(N, data)), 0.5)
     count = (draws.shape[1] - N) // 2
     draws[0, : len(lengths)] = [LENGTH_DRAW[n] for n in lengths]
     draws[0, count : count + len(places)] = places
     for order, position in enumerate(fill):
         draws[0, 2 * count + position] = 0.01 * order
-    mask = spans.sample(start, eligible, goal, draws, max_span=5, alpha=alpha, beta=1, kind=kind)
+    mask = spans.sample(start, eligible, goal, draws, data, kind)
     return np.flatnonzero(mask[0]).tolist()
 
 
@@ -180,13 +181,12 @@ def scanned(goal):
     """
     rng = np.random.default_rng(0)
     start = rng.random((ROWS, N)) < 0.75
-    draws = rng.random((ROWS, spans.draws_needed(N, 6, 1)))
+    draws = rng.random((ROWS, spans.draws_needed(N, DataConfig())))
     turned = draws.copy()
     turned[:, -N:] = 1 - turned[:, -N:]
     eligible = np.ones((ROWS, N), bool)
     masks = [
-        spans.sample(start, eligible, goal, u, max_span=5, alpha=6, beta=1, kind="pieces")
-        for u in (draws, turned)
+        spans.sample(start, eligible, goal, u, DataConfig(), "pieces") for u in (draws, turned)
     ]
     assert all((mask.sum(axis=1) == goal).all() for mask in masks)
     # The fill takes the smallest draws: the same spans, but no filled position, are in both.

@@ -92,9 +92,7 @@ class ExampleBuilder(NamedTuple):
 
     def draws_needed(self, length: int) -> int:
         """Returns the number of draws that `targets` takes for `length` positions."""
-        return spans.draws_needed(
-            length, self.config.data.mask_group_size, self.config.data.masks_per_group
-        )
+        return spans.draws_needed(length, self.config.data)
 
     def targets(
         self,
@@ -130,11 +128,9 @@ class ExampleBuilder(NamedTuple):
             covered,
             goal,
             draws_BX,
-            max_span=data.max_span,
-            alpha=data.mask_group_size,
-            beta=data.masks_per_group,
-            kind=kind,
-            length_B1=length_B1,
+            data,
+            kind,
+            length_B1,
         )
         chosen_BN = np.zeros_like(mask)
         row, place = np.nonzero(mask & text_only)

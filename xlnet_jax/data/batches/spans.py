@@ -18,15 +18,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from xlnet_jax.config import DataConfig
 
-def draws_needed(length: int, alpha: int, beta: int) -> int:
+
+def draws_needed(length: int, data: DataConfig) -> int:
     """Returns the number of uniform draws that `sample` takes per row."""
-    return 2 * _most_spans(length, alpha, beta) + length
+    return 2 * _most_spans(length, data) + length
 
 
-def _most_spans(length: int, alpha: int, beta: int) -> int:
+def _most_spans(length: int, data: DataConfig) -> int:
     # A span of one piece takes the least space: that piece and alpha // beta pieces of context.
-    return -(-length // (1 + alpha // beta)) + 1
+    return -(-length // (1 + data.mask_group_size // data.masks_per_group)) + 1
 
 
 def sample(
@@ -34,10 +36,7 @@ def sample(
     eligible_BN: np.ndarray,
     goal: int | np.ndarray,
     draws_BX: np.ndarray,
-    *,
-    max_span: int,
-    alpha: int,
-    beta: int,
+    data: DataConfig,
     kind: str,
     length_B1: int | np.ndarray | None = None,
 ) -> np.ndarray:
@@ -50,10 +49,10 @@ def sample(
       word_start_BN: bool: the piece begins a word.
       eligible_BN: bool: the piece may be a target (not SEP or CLS).
       kind: `words`, `pieces` or `random` (single positions only).
-      draws_BX: float [B, draws_needed(N, alpha, beta)], uniform in [0, 1).
+      draws_BX: float [B, draws_needed(N, data)], uniform in [0, 1).
     """
     B, N = word_start_BN.shape
-    spans = _most_spans(N, alpha, beta)
+    spans, max_span = _most_spans(N, data), data.max_span
     length_BS, place_BS, fill_BN = np.split(draws_BX, [spans, 2 * spans], axis=1)
     length_BS = _lengths(length_BS, max_span)
     columns = np.arange(N)
@@ -76,7 +75,7 @@ def sample(
             break
         left_B1 = goal - done_B1
         n_B1 = np.minimum(length_BS[:, s : s + 1], np.maximum(left_B1, 1))
-        context_B1 = (n_B1 * unit_B1 * alpha // beta).astype(int)
+        context_B1 = (n_B1 * unit_B1 * data.mask_group_size // data.masks_per_group).astype(int)
         lead_B1 = np.minimum((place_BS[:, s : s + 1] * context_B1).astype(int), context_B1 - 1)
         word_B1 = at(before_BN, np.minimum(cursor_B1 + lead_B1, length_B1))
         begin_B1 = at(first_BW, word_B1)
