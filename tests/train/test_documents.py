@@ -9,12 +9,12 @@ import numpy as np
 import packed
 import pytest
 import tiny
-from xlnet_jax.data.batches.packing import RowPieces
 
 from xlnet_jax.batch import NEVER
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.data.batches import documents as builder
 from xlnet_jax.data.batches import frames
+from xlnet_jax.data.batches.packing import RowPieces
 from xlnet_jax.data.batches.stream import Windows
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.members import MEMBERS

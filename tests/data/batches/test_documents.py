@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
-from xlnet_jax.data.batches.packing import RowPieces
 
 from xlnet_jax.batch import NEVER, Batch
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import documents, frames
 from xlnet_jax.data.batches.loader import HeldoutDispatches, TrainDispatches
 from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.data.batches.packing import RowPieces
 from xlnet_jax.data.batches.stream import Windows, enter_phase, extend_plan
 from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.errors import BadInput
