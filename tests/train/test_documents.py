@@ -252,9 +252,7 @@ def test_devices_and_micro_batches_draw_the_masks_of_the_documents():
     settings = tiny.config(
         model={"memory_len": 0},
         data={
-            "documents": "whole",
             "factorization_order": "uniform",
-            "pairs": "none",
             "segment_len": T,
             "reuse_len": T,
             "num_predict": T,
@@ -262,7 +260,7 @@ def test_devices_and_micro_batches_draw_the_masks_of_the_documents():
         },
         train={"gradient_accumulation_steps": 2},
         mesh={"data": 2},
-    )
+    ).changed(data={"documents": "whole"})
     recipe, rng, key = make_recipe(settings), np.random.default_rng(0), jax.random.key(0)
     lengths = 3 * LENGTHS
     documents = [packed.draw(rng, "plm", number, n, V) for number, n in enumerate(lengths)]

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax.sharding import PartitionSpec
 
+from xlnet_jax.batch import Array
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels.dropout import draw_key, drop
@@ -253,7 +254,7 @@ class Places(NamedTuple):
 
     rows: jax.Array
     """Row numbers in the global batch, [B]. With documents their numbers, [B, Q]."""
-    position_BQ: jax.Array | None = None
+    position_BQ: Array = None
     """Positions in the segment, or in the documents; None: 0, 1, .."""
 
 
