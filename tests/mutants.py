@@ -2065,8 +2065,8 @@ MUTANTS = (
     Mutant(
         "cls_can_be_a_target",
         EXAMPLES,
-        "text_only = _is_text(natural, self.tokenizer.special)",
-        "text_only = natural != self.tokenizer.special.sep",
+        "text_only = is_text(natural, self.tokenizer.special)",
+        "text_only = (natural != self.tokenizer.special.sep)",
         one(
             "data/batches/examples",
             "test_targets_are_ascending_the_tokens_themselves_and_never_functional",
@@ -2866,7 +2866,7 @@ MUTANTS = (
     Mutant(
         "a_mask_leaves_the_space_before_it",
         "xlnet_jax/convert/tokenizer_json.py",
-        '"lstrip": index == special.mask',
+        '"lstrip": index == mask',
         '"lstrip": False',
         one("convert/tokenizer_json", "test_special_tokens"),
     ),
@@ -4402,7 +4402,7 @@ MUTANTS = (
     Mutant(
         "segments_of_xlnet_may_be_left_out",
         "xlnet_jax/config/data.py",
-        'data.pairs != "none" or config.model.member.positions_at_input',
+        'data.pairs != "none" or data.whole_documents or config.model.member.positions_at_input',
         'data.pairs != "none" or not config.model.member.positions_at_input',
         one("data/batches/whole_sentences", "test_rules_of_others_name_the_families_too"),
     ),
