@@ -6,7 +6,7 @@ import numpy as np
 from _svg import DARK, LIGHT, cell, picture, upright, word
 
 from xlnet_jax.data.tokenizer import XLNET
-from xlnet_jax.infer.orders import Order, places, segments
+from xlnet_jax.infer.orders import Order, TextModel, places, segments
 
 WORDS = ["We", "the", "people", "of", "the", "United", "States"]
 KNOWN = np.array([True, False, False, True, True, False, False])
@@ -21,7 +21,8 @@ N, CELL, LEFT, TOP, PANEL = len(WORDS), 22, 48, 24, 220
 def ranked(order: Order) -> tuple[np.ndarray, np.ndarray]:
     """The U unknown positions as they are predicted, and what each sees, [U, N]."""
     place_N = places(1, KNOWN, order, (0,), N)
-    (segment,) = segments(np.full(N, 9), KNOWN, place_N, N, XLNET)
+    reads = TextModel(None, None, XLNET, N)
+    (segment,) = segments(reads, np.full(N, 9), KNOWN, place_N)
     predicted_U = segment.position_U[np.argsort(segment.rank_N[segment.position_U])]
     return predicted_U, segment.rank_N < segment.rank_N[predicted_U][:, None]
 
