@@ -13,9 +13,9 @@ depends on data counts once. Parts that run once per batch count in every row. T
 one row and one layer on one device; on v4 and v5p its two cores share the work, and bundles are
 those of one of them. Shares are of all slots of a unit.
 
-`--documents` takes T=2048 M=0 P=341 and rows of several documents. The bundles of such a program
-count all its blocks of keys. The figures are these bundles times the share of the blocks that a row
-visits, in both streams; `joined` is the program for rows of one text.
+`--documents` takes T=2048 M=0 P=341 and rows of several documents; `joined` is the program for rows
+of one text. Here a condition counts as often as it holds, in both streams: the start of a block of
+queries once, and a visit of a block of keys as often as the block is visited.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.metadata
+import itertools
 import json
 import os
+import re
 import sys
 from typing import Any
 
@@ -32,7 +34,7 @@ from xlnet_jax.aot import schedule
 from xlnet_jax.aot.topology import CHIPS, describe, prepare_environment
 
 prepare_environment()
-schedule.request_schedules()
+FOLDER = schedule.request_schedules()
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
@@ -47,6 +49,7 @@ from _attention import (  # noqa: E402
 )
 
 from xlnet_jax.kernels import fused, tpu  # noqa: E402
+from xlnet_jax.kernels.tpu_units import LANES  # noqa: E402
 from xlnet_jax.kernels.xla import Arguments  # noqa: E402
 
 PARTS = ("forward", "backward")
@@ -64,7 +67,7 @@ def measure(chip: str, sizes: Sizes, saved: bool) -> dict[str, Any]:
     """The keys of one chip, or `not_compiled` with the reason."""
     if reason := why_not(chip):
         return {"not_compiled": reason}
-    kernels = schedules(chip, sizes, saved=saved)
+    kernels, _ = schedules(chip, sizes, saved=saved)
     bundles = {
         part: sum(each.bundles for name, each in kernels.items() if part in name) for part in PARTS
     }
@@ -83,30 +86,82 @@ def measure(chip: str, sizes: Sizes, saved: bool) -> dict[str, Any]:
 
 
 def documents(chip: str, sizes: Sizes) -> dict[str, Any]:
-    """Bundles of rows of documents, by `DOCUMENTS`, and of a row of one text: `joined`."""
+    """Bundles of a row of documents, by `DOCUMENTS`, and of a row of one text: `joined`."""
     if reason := why_not(chip):
         return {"not_compiled": reason}
     kernel = fused.KERNELS[describe(TOPOLOGIES[chip]).devices[0].device_kind]
     blocks = getattr(kernel, "keywords", {}).get("blocks", tpu.TpuBlocks())
-    joined = sum(each.bundles for each in schedules(chip, sizes).values())
-    bundles: dict[str, Any] = dict.fromkeys(DOCUMENTS, 0)
-    for chosen, stream in enumerate(streams(sizes, jnp.bfloat16, packed=True)):
+    bundles: dict[str, Any] = dict.fromkeys(("joined", *DOCUMENTS), 0)
+    for packed, chosen in itertools.product((False, True), repeat=2):
+        stream = streams(sizes, jnp.bfloat16, packed=packed)[chosen]
         plan = tpu.plan_passes(stream, blocks, False)[0]
-        found = schedules(chip, sizes, packed=True, chosen=bool(chosen)).values()
-        for name, lengths in DOCUMENTS.items():
-            visited, _, every = visits(
-                in_documents(stream, lengths), plan.query_block, plan.key_block
+        groups = -(-sizes.H * plan.head_dim // (plan.groups * LANES))
+        texts = schedules(chip, sizes, packed=packed, chosen=chosen)[1]
+        for name in DOCUMENTS if packed else ("joined",):
+            row = in_documents(stream, DOCUMENTS["one" if name == "joined" else name])
+            visited, _, every = visits(row, plan.query_block, plan.key_block)
+            rows = every * plan.key_block // plan.keys
+            bundles[name] += groups * sum(
+                cycles(text, packed, visited, every, rows) for text in texts
             )
-            bundles[name] += sum(each.bundles for each in found) * visited / every
     return {
-        "joined_bundles": joined // sizes.B,
-        **{f"{name}_bundles": round(n / sizes.B) for name, n in bundles.items()},
+        **{f"{name}_bundles": n for name, n in bundles.items()},
         **{f"{name}_share": round(n / bundles["one"], 3) for name, n in bundles.items()},
     }
 
 
-def schedules(chip: str, sizes: Sizes, saved: bool = False, **options: Any) -> dict[str, Any]:
-    """The schedules of the kernels that a chip needs, by name; `options`: of `lowered`."""
+def cycles(text: str, packed: bool, visited: int, every: int, blocks: int) -> int:
+    """The bundles of one row and some lanes in the schedule of a kernel, with every condition as
+    often as it holds.
+
+    Args:
+      text: the schedule.
+      packed: whether visits are a condition; the first condition of a visit then starts a block of
+        queries.
+      visited: visits of blocks of keys.
+      every: programs.
+      blocks: blocks of queries.
+    """
+    (body,) = conditions(text)
+    inside = conditions(body)
+    total = every * (count(body) - sum(map(count, inside)))
+    if packed:
+        visit = max(inside, key=count)
+        inside.remove(visit)
+        start = count(conditions(visit)[0])
+        total += visited * (count(visit) - start) + blocks * start
+    # Forward: writes the output. Backward: starts the tables, with documents the sums of keys; then
+    # writes the gradients of queries, and those of keys.
+    times = {1: [blocks], 3: [1, blocks, 1], 4: [1, 1, blocks, 1]}[len(inside)]
+    return total + sum(n * count(each) for n, each in zip(times, inside, strict=True))
+
+
+def conditions(text: str) -> list[str]:
+    """What is under each condition of a schedule, from 50 lines on, without conditions inside."""
+    lines, found, n = text.splitlines(), [], 0
+    while n < len(lines):
+        target = re.search(r"sbr\.rel .*target = \$region(\d+)", lines[n])
+        n += 1
+        if target:
+            last = re.compile(rf"PF:.*\bregion {target[1]}\b")
+            end = next((m for m in range(n, len(lines)) if last.search(lines[m])), n)
+            if end - n > 50:
+                found.append("\n".join(lines[n : end + 1]))
+                n = end
+    return found
+
+
+def count(text: str) -> int:
+    """The bundles of a part of a schedule."""
+    return schedule.parse(text).bundles
+
+
+def schedules(
+    chip: str, sizes: Sizes, saved: bool = False, **options: Any
+) -> tuple[dict[str, Any], list[str]]:
+    """The schedules of the kernels that a chip needs, by name, and their texts; `options`: of
+    `lowered`.
+    """
     device = describe(TOPOLOGIES[chip]).devices[0]
 
     def attend(a: Arguments) -> tuple[jax.Array, None]:
@@ -114,7 +169,8 @@ def schedules(chip: str, sizes: Sizes, saved: bool = False, **options: Any) -> d
 
     with schedule.collected() as found:
         lowered(attend, sizes, device, **options).compile()
-    return {name: each for name, each in found.items() if "xlnet_" in name}
+        texts = [path.read_text() for path in FOLDER.glob("*xlnet_*-final_bundles.txt")]
+    return {name: each for name, each in found.items() if "xlnet_" in name}, texts
 
 
 def why_not(chip: str) -> str | None:
@@ -160,7 +216,7 @@ def main() -> None:
     if not args.json:
         heads = ["forward", "backward", "us per row and layer", *UNITS]
         if args.documents:
-            heads = ["joined", *DOCUMENTS, *(f"share {name}" for name in DOCUMENTS)]
+            heads = ["joined", *DOCUMENTS, *(f"share {name}" for name in ("joined", *DOCUMENTS))]
         print(f"| chip | bundles {' | '.join(heads)} |\n{'|---' * (1 + len(heads))}|")
     for chip in args.chips:
         print(f"compiling for {chip}", file=sys.stderr)

@@ -191,7 +191,7 @@ def _fused_forward(plans: tuple[TpuPlan, ...], *arguments: Any) -> tuple[jax.Arr
             else None,
         ],
         scratch_shapes=[
-            pltpu.VMEM((2, plan.columns, plan.strip, LANES), jnp.int32),
+            pltpu.VMEM((*plan.columns, plan.strip, LANES), jnp.int32),
             pltpu.VMEM((2, plan.strip, plan.key_block), jnp.float32),
             pltpu.VMEM((lanes, plan.key_block), dtype),
             pltpu.VMEM((lanes, plan.query_block), jnp.float32),
@@ -230,7 +230,7 @@ def _fused_backward(plans: tuple[TpuPlan, ...], saved: Any, do_BQD: jax.Array) -
             *(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (inputs.r, inputs.small)),
         ],
         scratch_shapes=[
-            pltpu.VMEM((2, plan.columns, plan.strip, LANES), jnp.int32),
+            pltpu.VMEM((*plan.columns, plan.strip, LANES), jnp.int32),
             scores,
             scores,
             pltpu.VMEM((lanes, keys), dtype),

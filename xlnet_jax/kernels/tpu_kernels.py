@@ -79,10 +79,12 @@ def forward(plan: TpuPlan, *references: Any) -> None:
 def add_keys(units: Units, refs: ForwardRefs, visit: Any) -> None:
     """Adds a block of keys to the softmax: the work of `forward` at visit number `visit`."""
     plan, inputs, dtype = units.plan, units.inputs, units.inputs.k.dtype
+    if plan.packed:
+        pl.when(visit == 0)(units.start)
     refs.vt[...] = inputs.v[0].T
 
     def first(n: Any, slot: int) -> Iterator[None]:
-        unit, score = units.prepare(n, slot), refs.score.at[slot]
+        unit, score = units.ready(n, slot), refs.score.at[slot]
         at = unit.h, unit.here
         scores = masked_scores(unit, score)
         highest_QL = jnp.full((plan.strip, LANES), -FAR / 2, jnp.float32)
@@ -214,6 +216,8 @@ def backward(plan: TpuPlan, *references: Any) -> None:
 
     @pl.when(visit == visits - 1)
     def _finish_block() -> None:
+        if plan.packed:
+            add_query_gradients(plan, inputs, refs, 0)
         refs.dq[0] = refs.dq_sum[...].astype(refs.dq.dtype)
 
     @pl.when((i == blocks - 1) & (visit == visits - 1))
@@ -227,11 +231,21 @@ def add_gradients(units: Units, refs: BackwardRefs, table: Any, visit: Any) -> N
     `table` is the index of the row's table of position keys.
     """
     plan, inputs = units.plan, units.inputs
-    load_left_factors(plan, inputs, refs)
+    refs.kt[...] = inputs.k[0].T
+    if plan.packed:
+
+        @pl.when(visit == 0)
+        def _start_block() -> None:
+            units.start()
+            load_left_factors(plan, inputs, refs)
+            for ref in (refs.da, refs.db, refs.other):
+                ref[...] = jnp.zeros_like(ref)
+    else:
+        load_left_factors(plan, inputs, refs)
     do_ref = refs.scaled if plan.saved else refs.do.at[0]
 
     def first(n: Any, slot: int) -> Iterator[None]:
-        unit, score, dp = units.prepare(n, slot), refs.score.at[slot], refs.dp.at[slot]
+        unit, score, dp = units.ready(n, slot), refs.score.at[slot], refs.dp.at[slot]
         do_QL = only(unit.lane_1L, do_ref[unit.here, unit.lanes].astype(jnp.float32))
         do_QL = do_QL.astype(inputs.k.dtype)
         scores = None if plan.saved else masked_scores(unit, score)
@@ -242,13 +256,13 @@ def add_gradients(units: Units, refs: BackwardRefs, table: Any, visit: Any) -> N
             yield
 
     pipeline(plan.units, first, functools.partial(unit_gradients, units, refs, do_ref, table))
-    add_query_gradients(plan, inputs, refs, visit)
+    if not plan.packed:
+        add_query_gradients(plan, inputs, refs, visit)
 
 
 def load_left_factors(plan: TpuPlan, inputs: TpuInputs, refs: BackwardRefs) -> None:
-    """Writes `kt`, `left` and `scaled` of `BackwardRefs`."""
+    """Writes `left` and `scaled` of `BackwardRefs`."""
     dtype = inputs.k.dtype
-    refs.kt[...] = inputs.k[0].T
     for group, here in plan.each_group():
         a_QL, b_QL, _ = factors(plan, inputs.q[0, :, here], inputs.small[:, here])
         do_QL = refs.do[0, :, here]
@@ -300,6 +314,9 @@ def unit_gradients(
         ds_other_QL += only(unit.other(part), ds_QK)
         score[:, part] = ds_QK
         yield
+    if plan.packed:  # `backward` adds the sums over all blocks of keys to the gradients.
+        da_EQ += refs.da[rows, here]
+        ds_other_QL += refs.other[unit.h, here]
     refs.da[rows, here] = da_EQ
     refs.other[unit.h, here] = ds_other_QL
     position_gradients(

@@ -90,9 +90,9 @@ class TpuPlan(packing.Plan):
         return pl.ds(pl.multiple_of(h * self.head_dim, self.head_dim), self.head_dim)
 
     @property
-    def columns(self) -> int:
-        """Columns of a unit; see `Unit.columns_ref`."""
-        return 5 if self.packed else 4
+    def columns(self) -> tuple[int, ...]:
+        """Shape of `Units.columns_ref`."""
+        return (self.units, 5) if self.packed else (2, 4)
 
     def visited(self, seen: Any, b: Any, i: Any, n: Any) -> tuple[Any, Any]:
         """Returns the n-th block of keys that block i of queries visits, and whether there is one;
@@ -226,14 +226,23 @@ class Units(NamedTuple):
     plan: TpuPlan
     inputs: TpuInputs
     columns_ref: Any
-    """int32 [2 slots, 4 or 5, Q, 128]; see `Unit`."""
+    """int32 [2 slots, 4, Q, 128], or with documents [units, 5, Q, 128]; see `Unit`."""
     program: tuple[Any, Any, Any, Any]
     """Numbers of row, lanes, queries, keys."""
     groups_first: bool
     """Whether the grid's first axis is the lanes, its second the row."""
 
-    def prepare(self, n: Any, slot: int) -> Unit:
-        """Fills the columns of the slot and returns the unit."""
+    def start(self) -> None:
+        """Fills the columns of all units with documents, at the first visit of a block of queries:
+        small blocks of keys would not pay for it.
+        """
+        pl.loop(0, self.plan.units)(lambda n: self._fill(n, 0) and None)
+
+    def ready(self, n: Any, slot: int) -> Unit:
+        """Returns unit n with its columns, which fill the slot without documents."""
+        return self(n, slot) if self.plan.packed else self._fill(n, slot)
+
+    def _fill(self, n: Any, slot: int) -> Unit:
         plan, (b, g, *_), unit = self.plan, self.program, self(n, slot)
         rows_8Q = self.inputs.queries[0, :, unit.here]
         if plan.rate:
@@ -247,7 +256,7 @@ class Units(NamedTuple):
                 jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0) == 3, word_1Q, rows_8Q
             )
         columns_Q8 = rows_8Q.T
-        for m in range(plan.columns):
+        for m in range(plan.columns[1]):
             unit.columns_ref[m] = wide(columns_Q8[:, m : m + 1])
         return unit
 
@@ -266,7 +275,8 @@ class Units(NamedTuple):
         start = 0
         if plan.strip < LANES:
             start = i * plan.query_block + s * plan.strip - plan.positions & LANES - 1
-        columns, first_key = self.columns_ref.at[slot], j * plan.key_block
+        columns = self.columns_ref.at[n if plan.packed else slot]
+        first_key = j * plan.key_block
         return Unit(plan, inputs, h, here, start, columns, first_key, windows)
 
 
