@@ -1,5 +1,5 @@
 """Both streams of one layer's attention, forward and backward: shapes, function, and memory on a
-TPU.
+TPU; the blocks that rows of several documents visit.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax.aot.compile import out_of_memory
 from xlnet_jax.aot.topology import describe
+from xlnet_jax.kernels import packing
 from xlnet_jax.kernels.dropout import AttentionDropout
-from xlnet_jax.kernels.xla import Arguments, differentiated
+from xlnet_jax.kernels.packing import round_up
+from xlnet_jax.kernels.xla import Arguments, PackedKeys, differentiated
 
 RATE = 0.1
+DOCUMENTS = {"one": (2048,), "four": (512,) * 4, "five": (64, 512, 512, 512, 448)}
+"""Lengths of the documents in a row, by their number."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +42,14 @@ def sizes_of(T: int) -> Sizes:
     return Sizes(B=1, T=T, M=T * 3 // 4, P=T // 6)
 
 
-def streams(sizes: Sizes, dtype: Any, sharding: Any = None) -> list[Arguments]:
+def streams(
+    sizes: Sizes, dtype: Any, sharding: Any = None, packed: bool = False
+) -> list[Arguments]:
     """Shapes of the arguments of content and query stream; directions and segments differ between
     rows.
+
+    Args:
+      packed: rows hold several documents.
     """
     B, T, H, E = sizes.B, sizes.T, sizes.H, sizes.E
     K = sizes.M + T
@@ -65,9 +74,54 @@ def streams(sizes: Sizes, dtype: Any, sharding: Any = None) -> list[Arguments]:
             segment_BK=array(jnp.int32, B, K),
             query_position_BQ=array(jnp.int32, B, Q) if chosen else None,
             rows_B=array(jnp.int32, B),
+            packed=PackedKeys(*[array(jnp.int32, B, Q)] * 3, array(jnp.int32, B, K))
+            if packed
+            else None,
         )
 
     return [stream(T, chosen=False), stream(sizes.P, chosen=True)]
+
+
+def in_documents(stream: Arguments, lengths: tuple[int, ...]) -> Arguments:
+    """The integers of rows of documents of these lengths, with targets in equal distances."""
+    (B, Q), T, rng = stream.limit_BQ.shape, sum(lengths), np.random.default_rng(0)
+    starts, chosen = np.cumsum([0, *lengths[:-1]]), stream.query_position_BQ is not None
+    floor_T, at_Q = np.repeat(starts, lengths), np.arange(Q) * T // Q
+    rank_T = np.concatenate(
+        [start + rng.permutation(n) for start, n in zip(starts, lengths, strict=True)]
+    )
+
+    def rows(x_N: np.ndarray) -> np.ndarray:
+        return np.tile(x_N, (B, 1)).astype(np.int32)
+
+    return dataclasses.replace(
+        stream,
+        limit_BQ=rows(rank_T[at_Q] + (not chosen)),
+        rank_BK=rows(rank_T),
+        segment_BQ=rows(0 * at_Q),
+        segment_BK=rows(0 * rank_T),
+        query_position_BQ=rows(at_Q) if chosen else None,
+        packed=PackedKeys(
+            rows(floor_T[at_Q]),
+            rows(floor_T[at_Q]),
+            rows((np.arange(T) - floor_T)[at_Q]),
+            rows(np.arange(T) - floor_T),
+        ),
+    )
+
+
+def visits(a: Arguments, query_block: int, key_block: int) -> tuple[int, int, int]:
+    """How many pairs of blocks the kernels visit: of queries with keys, of keys with queries; and
+    all pairs.
+    """
+    queries = packing.padded_queries(a, round_up(a.limit_BQ.shape[1], query_block))
+    keys = packing.padded_keys(a, round_up(a.rank_BK.shape[1], key_block))
+    seen_BIJ = packing.seen_blocks(queries, keys, query_block, key_block)
+    by_queries, by_keys = (
+        int(np.sum(last - first + 1))
+        for first, last in map(packing.first_and_last, (seen_BIJ, seen_BIJ.swapaxes(1, 2)))
+    )
+    return by_queries, by_keys, seen_BIJ.size
 
 
 def train(attend: Callable[..., Any]) -> Callable[[list[Arguments], jax.Array], Any]:
@@ -85,8 +139,15 @@ def train(attend: Callable[..., Any]) -> Callable[[list[Arguments], jax.Array], 
     return run
 
 
-def lowered(attend: Callable[..., Any], sizes: Sizes, device: Any) -> Any:
-    """`train` in bfloat16, lowered for a device that is not here."""
+def lowered(
+    attend: Callable[..., Any],
+    sizes: Sizes,
+    device: Any,
+    packed: bool = False,
+    chosen: bool | None = None,
+    platform: str = "tpu",
+) -> Any:
+    """`train` in bfloat16, lowered for a device that is not here; `chosen`: one stream alone."""
     mesh = Mesh(np.array([device]), ("data",))
     here = NamedSharding(mesh, PartitionSpec())
     key = jax.ShapeDtypeStruct((), jnp.uint32, sharding=here)
@@ -95,7 +156,9 @@ def lowered(attend: Callable[..., Any], sizes: Sizes, device: Any) -> Any:
         run = jax.shard_map(
             train(attend), in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False
         )
-        return jax.jit(run).lower(streams(sizes, jnp.bfloat16, here), key)
+        both = streams(sizes, jnp.bfloat16, here, packed)
+        both = both if chosen is None else both[chosen : chosen + 1]
+        return jax.jit(run).trace(both, key).lower(lowering_platforms=(platform,))
 
 
 def temporaries(attend: Callable[..., Any], sizes: Sizes, topology: str, vmem: bool = False) -> int:

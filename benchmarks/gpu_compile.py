@@ -9,17 +9,23 @@ its kernels need.
                                                               the extra it lowers the kernels alone
     python benchmarks/gpu_compile.py --json --config.train.batch_size=32
                                      --config.model.attention=xla
+    python benchmarks/gpu_compile.py --documents              rows of one, four and five documents
 
 For each kernel: the registers of a thread and the bytes that it spills, by ptxas; the threads and
 the shared memory of a block, by XLA; the instructions of its loop over tiles for one score, in PTX
 and in the card's own code (SASS, by nvdisasm). A loop inside, whose length depends on data, counts
 once. Spills cost loads and stores of local memory. Nothing is executed.
+
+`--documents` compiles the attention of rows of several documents, T=2048 and 341 targets, and of
+rows of one text. The figures are the instructions in SASS for a score, times the scores that the
+kernels of both streams compute for one row and head.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -84,12 +90,16 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="two small layers")
     parser.add_argument("--card", default="h100", choices=CARDS, help="default: h100")
     parser.add_argument("--json", action="store_true", help="one JSON line")
+    parser.add_argument("--documents", action="store_true", help="rows of several documents")
     args, overrides = parser.parse_known_args()
     if args.tiny:
         args.config = ROOT / "tests" / "tiny_tpu.py"
     missing = why_not()
     if missing and not args.tiny:
         sys.exit(missing)
+    if args.documents:
+        print(json.dumps(documents(args.card)))
+        return
     if missing:
         print(json.dumps({"not_compiled": missing, "lowered_bytes": lowered_bytes()}))
         return
@@ -140,10 +150,8 @@ def lowered_bytes() -> int:
     )
 
 
-def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
-    """The kernels of attention in the step of a configuration, and the memory of the step, in
-    bytes.
-    """
+def describe(card: str) -> tuple[Any, dict[str, pathlib.Path]]:
+    """A device that is not here, and the tools of its toolkit."""
     folders = importlib.util.find_spec("nvidia").submodule_search_locations
     tools = {path.name: path for folder in folders for path in pathlib.Path(folder).glob("*/bin/*")}
     toolkit = tools["ptxas"].parents[1]
@@ -153,15 +161,8 @@ def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
         PATH=f"{toolkit}/bin:{os.environ['PATH']}",
         XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_cuda_data_dir={toolkit}",
     )
-    import jax
     from jax._src import xla_bridge
     from jax.experimental import topologies
-
-    from xlnet_jax import config as configs
-    from xlnet_jax.distributed import mesh as meshes
-    from xlnet_jax.kernels import gpu
-    from xlnet_jax.train.recipe import make_recipe
-    from xlnet_jax.train.step import build_step
 
     # Without a GPU, JAX does not know that `gpu` means `cuda` (its issue 23971).
     canonical = xla_bridge.canonicalize_platform
@@ -173,33 +174,35 @@ def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
     target = COMMON.format(
         **names, rest=" ".join(f"{name}: {value}" for name, value in fields.items())
     )
-    device = topologies.get_topology_desc(
-        platform="cuda", topology="1x1x1", target_config=target
-    ).devices[0]
+    topology = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=target)
+    return topology.devices[0], tools
+
+
+def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
+    """The kernels of attention in the step of a configuration, and the memory of the step, in
+    bytes.
+    """
+    device, tools = describe(card)
+    import jax
+
+    from xlnet_jax import config as configs
+    from xlnet_jax.distributed import mesh as meshes
+    from xlnet_jax.kernels import gpu
+    from xlnet_jax.train.recipe import make_recipe
+    from xlnet_jax.train.step import build_step
+
     words = ["--config.model.attention=fused", *overrides]
     recipe = make_recipe(configs.override(configs.load(config), words))
     mesh, dtype = (
         meshes.make_mesh(recipe.config.mesh, [device]),
         jax.numpy.dtype(recipe.config.model.compute_dtype),
     )
-    with jax.set_mesh(mesh), tempfile.TemporaryDirectory() as folder:
+    blocks = gpu.blocks_of(recipe.config.model.head_dim, dtype)
+    with jax.set_mesh(mesh):
         built = build_step(recipe, mesh)
         traced = built.jitted.trace(built.abstract_state, built.abstract_batch)
-        # Without a GPU, XLA cannot time tiles for its own products, and fails for some sizes: they
-        # are cuBLAS's.
-        options = {
-            "xla_dump_to": folder,
-            "xla_dump_emitter_re": "ptx",
-            "xla_gpu_enable_triton_gemm": False,
-        }
-        step = traced.lower(lowering_platforms=("cuda",)).compile(compiler_options=options)
-        kernels = list(
-            read(
-                pathlib.Path(folder),
-                tools,
-                card,
-                gpu.blocks_of(recipe.config.model.head_dim, dtype),
-            )
+        step, kernels = compile_and_read(
+            traced.lower(lowering_platforms=("cuda",)), tools, card, blocks
         )
     memory = step.memory_analysis()
     return {
@@ -211,6 +214,57 @@ def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
         "temp_bytes": memory.temp_size_in_bytes,
         "argument_bytes": memory.argument_size_in_bytes,
     }
+
+
+def documents(card: str) -> dict[str, Any]:
+    """Instructions of rows of documents, by `DOCUMENTS`, and of a row of one text: `joined`."""
+    device, tools = describe(card)
+    import jax
+    import jax.numpy as jnp
+    from _attention import DOCUMENTS, Sizes, in_documents, lowered, streams, visits
+
+    from xlnet_jax.kernels import gpu
+
+    sizes = Sizes(B=1, T=2048, M=0, P=341)
+    blocks = gpu.blocks_of(sizes.E, jnp.dtype("bfloat16"))
+    instructions: dict[str, Any] = dict.fromkeys(("joined", *DOCUMENTS), 0)
+    kernels = []
+    for packed, chosen in itertools.product((False, True), repeat=2):
+        stream = streams(sizes, jnp.bfloat16)[chosen]
+        rows = blocks.chosen if chosen else blocks.queries
+        program = lowered(gpu.attend, sizes, device, packed, chosen, platform="cuda")
+        found = compile_and_read(program, tools, card, blocks)[1]
+        kernels += [{"packed": packed, **one} for one in found]
+        for name in DOCUMENTS if packed else ("joined",):
+            row = in_documents(stream, DOCUMENTS["one" if name == "joined" else name])
+            by_queries, by_keys, _ = visits(row, rows, blocks.keys)
+            for one in found:
+                visited = by_keys if "backward_keys" in one["name"] else by_queries
+                instructions[name] += one["sass_per_score"] * rows * blocks.keys * visited
+    shares = {name: round(n / instructions["one"], 3) for name, n in instructions.items()}
+    return {
+        "device": device.device_kind,
+        "jax": jax.__version__,
+        "instructions": {name: round(n) for name, n in instructions.items()},
+        "shares": shares,
+        "kernels": kernels,
+    }
+
+
+def compile_and_read(
+    lowered: Any, tools: dict[str, pathlib.Path], card: str, blocks: Any
+) -> tuple[Any, list[dict[str, Any]]]:
+    """The compiled program, and its kernels of attention."""
+    with tempfile.TemporaryDirectory() as folder:
+        # Without a GPU, XLA cannot time tiles for its own products, and fails for some sizes: they
+        # are cuBLAS's.
+        options = {
+            "xla_dump_to": folder,
+            "xla_dump_emitter_re": "ptx",
+            "xla_gpu_enable_triton_gemm": False,
+        }
+        program = lowered.compile(compiler_options=options)
+        return program, list(read(pathlib.Path(folder), tools, card, blocks))
 
 
 def read(folder: pathlib.Path, tools: dict[str, pathlib.Path], card: str, blocks: Any) -> Any:

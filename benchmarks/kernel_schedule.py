@@ -4,6 +4,7 @@ kernel.
     python benchmarks/kernel_schedule.py --tiny               small sizes on one chip, to try it
     python benchmarks/kernel_schedule.py [--chips v5e v6e] [--saved] [--json]
                                          [T=512 M=384 P=85 B=2 H=16 E=64]
+    python benchmarks/kernel_schedule.py --documents          rows of one, four and five documents
 
 Compiles both streams, forward and backward, dropout 0.1, bfloat16, with the blocks that a run
 takes, for devices that are not here. A bundle is one cycle, without stalls: a lower bound of the
@@ -11,6 +12,10 @@ time, to compare changes of a kernel, and what the account of `compile` counts. 
 depends on data counts once. Parts that run once per batch count in every row. The figures are of
 one row and one layer on one device; on v4 and v5p its two cores share the work, and bundles are
 those of one of them. Shares are of all slots of a unit.
+
+`--documents` takes T=2048 M=0 P=341 and rows of several documents; `joined` is the program for rows
+of one text. Here a condition counts as often as it holds, in both streams: the start of a block of
+queries once, and a visit of a block of keys as often as the block is visited.
 """
 
 from __future__ import annotations
@@ -18,8 +23,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.metadata
+import itertools
 import json
 import os
+import re
 import sys
 from typing import Any
 
@@ -27,12 +34,22 @@ from xlnet_jax.aot import schedule
 from xlnet_jax.aot.topology import CHIPS, describe, prepare_environment
 
 prepare_environment()
-schedule.request_schedules()
+FOLDER = schedule.request_schedules()
 
 import jax  # noqa: E402
-from _attention import RATE, Sizes, lowered  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+from _attention import (  # noqa: E402
+    DOCUMENTS,
+    RATE,
+    Sizes,
+    in_documents,
+    lowered,
+    streams,
+    visits,
+)
 
-from xlnet_jax.kernels import fused  # noqa: E402
+from xlnet_jax.kernels import fused, tpu  # noqa: E402
+from xlnet_jax.kernels.tpu_units import LANES  # noqa: E402
 from xlnet_jax.kernels.xla import Arguments  # noqa: E402
 
 PARTS = ("forward", "backward")
@@ -48,18 +65,9 @@ TOPOLOGIES = {
 
 def measure(chip: str, sizes: Sizes, saved: bool) -> dict[str, Any]:
     """The keys of one chip, or `not_compiled` with the reason."""
-    if libtpu_version() is None and "TPU_LIBRARY_PATH" not in os.environ:
-        return {"not_compiled": "libtpu is not installed; run `make .venv/tpu.stamp`"}
-    if chip == "tpu7x" and jax.__version_info__ < (0, 12):
-        return {"not_compiled": f"needs jaxlib 0.12, here is {jax.lib.__version__}"}
-    device = describe(TOPOLOGIES[chip]).devices[0]
-
-    def attend(a: Arguments) -> tuple[jax.Array, None]:
-        return fused.KERNELS[device.device_kind](dataclasses.replace(a, save=saved))
-
-    with schedule.collected() as found:
-        lowered(attend, sizes, device).compile()
-    kernels = {name: each for name, each in found.items() if "xlnet_" in name}
+    if reason := why_not(chip):
+        return {"not_compiled": reason}
+    kernels, _ = schedules(chip, sizes, saved=saved)
     bundles = {
         part: sum(each.bundles for name, each in kernels.items() if part in name) for part in PARTS
     }
@@ -75,6 +83,103 @@ def measure(chip: str, sizes: Sizes, saved: bool) -> dict[str, Any]:
         },
         "clock": CHIPS[chip].clock,
     }
+
+
+def documents(chip: str, sizes: Sizes) -> dict[str, Any]:
+    """Bundles of a row of documents, by `DOCUMENTS`, and of a row of one text: `joined`."""
+    if reason := why_not(chip):
+        return {"not_compiled": reason}
+    kernel = fused.KERNELS[describe(TOPOLOGIES[chip]).devices[0].device_kind]
+    blocks = getattr(kernel, "keywords", {}).get("blocks", tpu.TpuBlocks())
+    bundles: dict[str, Any] = dict.fromkeys(("joined", *DOCUMENTS), 0)
+    for packed, chosen in itertools.product((False, True), repeat=2):
+        stream = streams(sizes, jnp.bfloat16, packed=packed)[chosen]
+        plan = tpu.plan_passes(stream, blocks, False)[0]
+        groups = -(-sizes.H * plan.head_dim // (plan.groups * LANES))
+        texts = schedules(chip, sizes, packed=packed, chosen=chosen)[1]
+        for name in DOCUMENTS if packed else ("joined",):
+            row = in_documents(stream, DOCUMENTS["one" if name == "joined" else name])
+            visited, _, every = visits(row, plan.query_block, plan.key_block)
+            rows = every * plan.key_block // plan.keys
+            bundles[name] += groups * sum(
+                cycles(text, packed, visited, every, rows) for text in texts
+            )
+    return {
+        **{f"{name}_bundles": n for name, n in bundles.items()},
+        **{f"{name}_share": round(n / bundles["one"], 3) for name, n in bundles.items()},
+    }
+
+
+def cycles(text: str, packed: bool, visited: int, every: int, blocks: int) -> int:
+    """The bundles of one row and some lanes in the schedule of a kernel, with every condition as
+    often as it holds.
+
+    Args:
+      text: the schedule.
+      packed: whether visits are a condition; the first condition of a visit then starts a block of
+        queries.
+      visited: visits of blocks of keys.
+      every: programs.
+      blocks: blocks of queries.
+    """
+    (body,) = conditions(text)
+    inside = conditions(body)
+    total = every * (count(body) - sum(map(count, inside)))
+    if packed:
+        visit = max(inside, key=count)
+        inside.remove(visit)
+        start = count(conditions(visit)[0])
+        total += visited * (count(visit) - start) + blocks * start
+    # Forward: writes the output. Backward: starts the tables, with documents the sums of keys; then
+    # writes the gradients of queries, and those of keys.
+    times = {1: [blocks], 3: [1, blocks, 1], 4: [1, 1, blocks, 1]}[len(inside)]
+    return total + sum(n * count(each) for n, each in zip(times, inside, strict=True))
+
+
+def conditions(text: str) -> list[str]:
+    """What is under each condition of a schedule, from 50 lines on, without conditions inside."""
+    lines, found, n = text.splitlines(), [], 0
+    while n < len(lines):
+        target = re.search(r"sbr\.rel .*target = \$region(\d+)", lines[n])
+        n += 1
+        if target:
+            last = re.compile(rf"PF:.*\bregion {target[1]}\b")
+            end = next((m for m in range(n, len(lines)) if last.search(lines[m])), n)
+            if end - n > 50:
+                found.append("\n".join(lines[n : end + 1]))
+                n = end
+    return found
+
+
+def count(text: str) -> int:
+    """The bundles of a part of a schedule."""
+    return schedule.parse(text).bundles
+
+
+def schedules(
+    chip: str, sizes: Sizes, saved: bool = False, **options: Any
+) -> tuple[dict[str, Any], list[str]]:
+    """The schedules of the kernels that a chip needs, by name, and their texts; `options`: of
+    `lowered`.
+    """
+    device = describe(TOPOLOGIES[chip]).devices[0]
+
+    def attend(a: Arguments) -> tuple[jax.Array, None]:
+        return fused.KERNELS[device.device_kind](dataclasses.replace(a, save=saved))
+
+    with schedule.collected() as found:
+        lowered(attend, sizes, device, **options).compile()
+        texts = [path.read_text() for path in FOLDER.glob("*xlnet_*-final_bundles.txt")]
+    return {name: each for name, each in found.items() if "xlnet_" in name}, texts
+
+
+def why_not(chip: str) -> str | None:
+    """Why nothing can be compiled for the chip."""
+    if libtpu_version() is None and "TPU_LIBRARY_PATH" not in os.environ:
+        return "libtpu is not installed; run `make .venv/tpu.stamp`"
+    if chip == "tpu7x" and jax.__version_info__ < (0, 12):
+        return f"needs jaxlib 0.12, here is {jax.lib.__version__}"
+    return None
 
 
 def libtpu_version() -> str | None:
@@ -97,33 +202,41 @@ def main() -> None:
         action="store_true",
         help="probabilities are kept for the backward pass, as on pods",
     )
+    parser.add_argument("--documents", action="store_true", help="rows of several documents")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     args = parser.parse_args()
     if args.tiny:
         args.chips, args.sizes = ["v5e"], ["B=1", "T=128", "M=0", "P=21", "H=1"]
-    given = {name: int(number) for name, number in (word.split("=") for word in args.sizes)}
-    sizes = Sizes(**given)
+    if args.documents:
+        args.sizes = ["B=1", "T=2048", "M=0", "P=341", *args.sizes]
+    sizes = Sizes(
+        **{name: int(number) for name, number in (word.split("=") for word in args.sizes)}
+    )
     chips = {}
     if not args.json:
-        print(f"| chip | bundles forward | backward | us per row and layer | {' | '.join(UNITS)} |")
-        print("|---" * (4 + len(UNITS)) + "|")
+        heads = ["forward", "backward", "us per row and layer", *UNITS]
+        if args.documents:
+            heads = ["joined", *DOCUMENTS, *(f"share {name}" for name in ("joined", *DOCUMENTS))]
+        print(f"| chip | bundles {' | '.join(heads)} |\n{'|---' * (1 + len(heads))}|")
     for chip in args.chips:
         print(f"compiling for {chip}", file=sys.stderr)
-        one = chips[chip] = measure(chip, sizes, args.saved)
-        if "not_compiled" in one:
-            cells = [chip, f"not compiled: {one['not_compiled']}"] + [""] * (2 + len(UNITS))
+        if args.documents:
+            one = chips[chip] = documents(chip, sizes)
         else:
-            cells = [
-                chip,
-                f"{one['forward_bundles']:,}",
-                f"{one['backward_bundles']:,}",
-                f"{one['microseconds_per_row_and_layer']:.1f}",
-                *(f"{share:.0%}" for share in one["units"].values()),
-            ]
+            one = chips[chip] = measure(chip, sizes, args.saved)
         if not args.json:
-            print(f"| {' | '.join(cells)} |", flush=True)
+            print(f"| {' | '.join(cells(chip, one))} |", flush=True)
     how = {"dropout": RATE, "saved": args.saved, "jax": jax.__version__, "libtpu": libtpu_version()}
     print(json.dumps({"chips": chips, "sizes": dataclasses.asdict(sizes), **how}))
+
+
+def cells(chip: str, one: dict[str, Any]) -> list[str]:
+    """A row of the table."""
+    if "not_compiled" in one:
+        return [chip, f"not compiled: {one['not_compiled']}"]
+    values = [value for name, value in one.items() if name not in ("units", "clock")]
+    shares = one.get("units", {}).values()
+    return [chip, *(f"{value:,}" for value in values), *(f"{share:.0%}" for share in shares)]
 
 
 if __name__ == "__main__":

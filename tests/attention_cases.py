@@ -2,6 +2,7 @@
 from.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -10,12 +11,14 @@ import numpy as np
 
 from xlnet_jax.batch import MEMORY_RANK, NEVER
 from xlnet_jax.kernels import tpu
-from xlnet_jax.kernels.xla import Arguments
+from xlnet_jax.kernels.xla import Arguments, PackedKeys
 
 GATHERED = functools.partial(
     tpu.attend,
     interpret=True,
-    blocks=tpu.TpuBlocks(queries=16, keys=128, chosen=16, window=128, strided=False),
+    blocks=tpu.TpuBlocks(
+        queries=16, keys=128, chosen=16, window=128, strided=False, packed=(16, 128)
+    ),
 )
 """The kernel with several blocks and windows at lengths of a few hundred; shifts by gathers, as on
 v4. No TPU takes 16 queries, but interpret mode does.
@@ -52,6 +55,42 @@ def draw(T, M, B=2, tables=1, chosen=None, seed=0, H=2, E=3):
         segment_BK=np.concatenate([np.zeros((B, M), int), segment_BT], 1),
         query_position_BQ=None if chosen is None else at_BQ,
         rows_B=np.arange(B),
+    )
+
+
+def draw_documents(T, lengths, chosen=None, seed=0, **sizes):
+    """As `draw` without memory, for rows of documents of these lengths, in order, then padding; a
+    negative length is padding, too.
+
+    `chosen`: the number of targets, which lie in any document, or their positions; the last tenth
+    is unused.
+    """
+    Q = len(chosen) if np.ndim(chosen) else chosen
+    arguments, rng = draw(T, 0, len(lengths), 1, Q, seed, **sizes), np.random.default_rng(seed)
+    rank_BT, floor_BT = np.full((2, len(lengths), T), NEVER)
+    document_BT, place_BT = np.zeros((2, len(lengths), T), int)
+    for b, row in enumerate(lengths):
+        for base, length in zip(np.cumsum([0, *np.abs(row)]), row, strict=False):
+            if length <= 0:
+                continue
+            here = b, slice(base, base + length)
+            # Some have the same rank, as the context of a document has.
+            rank_BT[here] = base + rng.integers(0, length, length)
+            floor_BT[here], document_BT[here] = base, rng.integers(99)
+            place_BT[here] = range(length)
+    queries = (floor_BT, document_BT, place_BT)
+    if chosen is None:
+        limit_BQ = np.minimum(rank_BT + 1, NEVER)
+    else:
+        texts = [max(sum(map(abs, row)), 1) for row in lengths]
+        at_BQ = np.sort([rng.integers(0, text, Q) for text in texts], axis=1)
+        at_BQ = np.tile(chosen, (len(lengths), 1)) if np.ndim(chosen) else at_BQ
+        at_BQ[:, Q - Q // 10 :] = 0
+        limit_BQ, *queries = (np.take_along_axis(x, at_BQ, 1) for x in (rank_BT, *queries))
+        queries[0][:, Q - Q // 10 :] = NEVER
+        arguments = dataclasses.replace(arguments, query_position_BQ=at_BQ)
+    return dataclasses.replace(
+        arguments, rank_BK=rank_BT, limit_BQ=limit_BQ, packed=PackedKeys(*queries, place_BT)
     )
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_cases import GATHERED, cast, draw
+from attention_cases import GATHERED, cast, draw, draw_documents
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,11 +23,13 @@ SMALL = functools.partial(GATHERED, blocks=replace(GATHERED.keywords["blocks"], 
 gathers.
 """
 STRIPS = functools.partial(
-    GATHERED, blocks=replace(GATHERED.keywords["blocks"], queries=256, strips=(128, 128))
+    GATHERED,
+    blocks=replace(GATHERED.keywords["blocks"], queries=256, strips=(128, 128), packed=(256, 256)),
 )
 """Several strips in a program."""
 WIDE = functools.partial(
-    SMALL, blocks=replace(SMALL.keywords["blocks"], queries=256, strips=(256, 256))
+    SMALL,
+    blocks=replace(SMALL.keywords["blocks"], queries=256, strips=(256, 256), packed=(256, 128)),
 )
 """Strips of two tiles."""
 GPU = functools.partial(
@@ -155,13 +157,22 @@ def test_blocks_of_other_sizes_draw_the_same_dropout(kernel):
     compare(replace(arguments, dropout=AttentionDropout(jnp.uint32(4), 0.5, 0)), kernel)
 
 
-@pytest.mark.parametrize("kernel", [GATHERED, pytest.param(GPU, marks=pytest.mark.slow)], ids=NAMES)
-def test_shards_of_rows_and_heads_equal_the_whole(kernel, monkeypatch):
+@pytest.mark.parametrize(
+    ("kernel", "drawn"),
+    [
+        pytest.param(GATHERED, functools.partial(draw, M=5, B=4), id="tpu"),
+        pytest.param(GPU, functools.partial(draw, M=5, B=4), id="gpu", marks=pytest.mark.slow),
+        pytest.param(
+            GATHERED, functools.partial(draw_documents, lengths=[(9, 8), (20,)] * 2), id="documents"
+        ),
+    ],
+)
+def test_shards_of_rows_and_heads_equal_the_whole(kernel, drawn, monkeypatch):
     """Catches dropout by a shard's own heads, and a gradient of shared arrays that misses some
     devices' rows.
     """
     monkeypatch.setitem(fused.KERNELS, "cpu", kernel)
-    arguments = cast(draw(T=20, M=5, B=4, chosen=7, E=64), jnp.float32)
+    arguments = cast(drawn(T=20, chosen=7, E=64), jnp.float32)
     arguments = replace(arguments, dropout=AttentionDropout(jnp.uint32(4), 0.3, 1))
     do_BQHE = jnp.asarray(
         np.random.default_rng(1).standard_normal(arguments.q_BQHE.shape), jnp.float32
@@ -178,6 +189,63 @@ def test_shards_of_rows_and_heads_equal_the_whole(kernel, monkeypatch):
     assert o_BQHE.sharding.spec == jax.P("fsdp", None, "tensor")
     expected_BQHE, _, expected = differentiated(xla.attend, arguments, do_BQHE)
     jax.tree.map(functools.partial(close, 1e-4), (o_BQHE, grads), (expected_BQHE, expected))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tpu", "strips", "wide", "gpu", "tiles"])
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_documents_equal_the_plain_attention(name, data):
+    """Drawn packings, some with rows of padding alone."""
+    kernel = {"tpu": SMALL, "strips": STRIPS, "wide": WIDE, "gpu": GPU, "tiles": TILES}[name]
+    T = data.draw(st.sampled_from([128, 200, 390]))
+    row = st.lists(st.integers(1, 150), max_size=6)
+    lengths = [
+        np.diff(np.minimum([0, *np.cumsum(lengths)], T))
+        for lengths in data.draw(st.lists(row, min_size=1, max_size=2))
+    ]
+    E, rate = data.draw(st.sampled_from([3, 64, 128])), data.draw(st.sampled_from([0, 0.3]))
+    chosen, seed = data.draw(st.sampled_from([None, 1, 40])), data.draw(st.integers(0, 99))
+    arguments = cast(draw_documents(T, lengths, chosen, seed, E=E), jnp.float32)
+    dropout = AttentionDropout(jnp.uint32(4), rate, 1, first_head=3) if rate else None
+    compare(replace(arguments, dropout=dropout, save=True), kernel)
+
+
+@pytest.mark.parametrize("chosen", [None, 40])
+@pytest.mark.parametrize("kernel", [GATHERED, GPU], ids=NAMES)
+def test_no_document_sees_another(kernel, chosen):
+    """Blocks begin and end inside documents, one row is all padding, dropout is by document."""
+    lengths = [(100, 56, -9, 170, 20), (60, 290), ()]
+    arguments = cast(draw_documents(360, lengths, chosen, H=1), jnp.float32)
+    dropout = AttentionDropout(jnp.uint32(4), 0.3, 0)
+    o_BQHE, _ = compare(replace(arguments, dropout=dropout), kernel)
+    assert not np.any(o_BQHE[2]) and np.any(o_BQHE[1])
+
+
+@pytest.mark.parametrize("chosen", [None, range(0, 384, 8)], ids=["in_order", "chosen"])
+@pytest.mark.parametrize("kernel", [GATHERED, GPU], ids=NAMES)
+def test_blocks_that_no_query_sees_are_not_read(kernel, chosen):
+    """NaN in a document or in padding stays there in the forward and the backward pass: a block
+    that is read and then hidden would spread it, because 0 times NaN is NaN.
+
+    Each document begins a block; padding, also in these blocks, does not count, nor do unused
+    targets.
+    """
+    arguments = cast(draw_documents(512, [(100, -28, 256)], chosen, H=1), jnp.float32)
+    document_K = np.searchsorted([128, 384], np.arange(512), side="right")
+    floor_Q = arguments.packed.floor_BQ[0]
+    for bad in range(3):
+        k_BKHE, v_BKHE = (
+            jnp.where((document_K == bad)[None, :, None, None], jnp.nan, x)
+            for x in (arguments.k_BKHE, arguments.v_BKHE)
+        )
+        poisoned = replace(arguments, k_BKHE=k_BKHE, v_BKHE=v_BKHE)
+        o_BQHE, _, grads = differentiated(kernel, poisoned, arguments.q_BQHE)
+        for x in (o_BQHE, grads.q_BQHE):
+            assert np.all(np.isfinite(x[0, (floor_Q != NEVER) & (floor_Q != 128 * bad)]))
+        for x in (grads.k_BKHE, grads.v_BKHE):
+            assert np.all(np.isfinite(x[0, (document_K != bad) & (document_K < 2)]))
+        assert bad == 2 or not np.all(np.isfinite(o_BQHE))
 
 
 @pytest.mark.parametrize(

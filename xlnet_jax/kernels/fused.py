@@ -77,7 +77,6 @@ def attend(a: Arguments) -> tuple[jax.Array, None]:
     why_not = why_no_kernel(device, a.q_BQHE.shape[-1], a.q_BQHE.dtype)
     if why_not:
         raise BadInput(f"model.attention=fused: {why_not}; use model.attention=xla")
-    assert a.packed is None, "no kernel has documents yet"
     kernel = KERNELS[device_family(device)]
     free, rows = meshes.free_axes()
     heads = RULES.heads if RULES.heads in free else None
@@ -99,6 +98,7 @@ def attend(a: Arguments) -> tuple[jax.Array, None]:
                 ("limit_BQ", "rank_BK", "segment_BQ", "segment_BK", "query_position_BQ", "rows_B"),
                 by_row,
             ),
+            packed=by_row,
             position=(tables, tables, by_row),
             biases=PartitionSpec(heads),
             segment_2HE=PartitionSpec(None, heads),

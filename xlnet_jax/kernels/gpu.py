@@ -87,12 +87,18 @@ def attend(
     )
     other_HE = packing.other_segment(a).astype(jnp.float32)
     other_BHQ = jnp.einsum("bqhe,he->bhq", c_BQHE, other_HE, precision=jax.lax.Precision.HIGHEST)
-    *queries, position_BQ = packing.padded_queries(a, Qp)
+    queries, keys = packing.padded_queries(a, Qp), packing.padded_keys(a, Kp)
+    seen = None, None
+    if plan.packed:
+        seen_BIJ = packing.seen_blocks(queries, keys, query_block, tile)
+        seen = tuple(packing.first_and_last(x) for x in (seen_BIJ, seen_BIJ.swapaxes(1, 2)))
+    queries[2] = Tp - 1 - queries[2]
     integers = (
         table_B,
         packing.dropout_words(a, H),
-        jnp.stack([*queries, Tp - 1 - position_BQ], axis=1).astype(jnp.int32),
-        jnp.stack(packing.padded_keys(a, Kp), axis=1).astype(jnp.int32),
+        jnp.stack(queries, axis=1).astype(jnp.int32),
+        jnp.stack(keys, axis=1).astype(jnp.int32),
+        *seen,
     )
 
     def pad(x: jax.Array, padding: tuple[int, int]) -> jax.Array:

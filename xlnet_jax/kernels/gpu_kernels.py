@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from xlnet_jax.kernels import packing
-from xlnet_jax.kernels.dropout import keep, upscale
+from xlnet_jax.kernels.dropout import advance, keep, upscale
 from xlnet_jax.kernels.gpu_triton import Triton
 from xlnet_jax.kernels.packing import FAR, LN2, NN, NT, TN
 
@@ -64,6 +64,12 @@ class GpuPlan(packing.Plan, Triton):
         """Number of windows over the positions."""
         return self.positions // self.tile
 
+    def visits(self, seen: Any, b: Any, n: Any, blocks: int) -> tuple[Any, Any]:
+        """Returns the bounds of a loop over the blocks that block n sees, out of `blocks`; `seen`:
+        `GpuInputs.seen_keys` or `seen_queries`.
+        """
+        return (seen[0][b, n], seen[1][b, n] + 1) if self.packed else (0, blocks)
+
 
 class GpuInputs(NamedTuple):
     """References to whole arrays, which all kernels read."""
@@ -71,11 +77,17 @@ class GpuInputs(NamedTuple):
     table_B: Any
     """Index of each row's table of position keys."""
     word_BH: Any
-    """uint32: dropout's hash word after row and head."""
-    queries_B3Q: Any
-    """Limit, segment, start."""
-    keys_B2K: Any
-    """Rank, segment."""
+    """uint32: dropout's hash word after row and head; with documents the number of the head."""
+    queries_BNQ: Any
+    """Limit, segment, start; with documents also dropout's hash word after the document, the floor,
+    and the position in the document.
+    """
+    keys_BNK: Any
+    """Rank, segment; with documents also the position in the document."""
+    seen_keys: Any
+    """With documents the first and the last block of keys that each block of queries sees."""
+    seen_queries: Any
+    """With documents the first and the last block of queries that see each block of keys."""
     a_BQHE: Any
     """a times scale / ln 2; b and `other` have the same factor."""
     b_BQHE: Any
@@ -94,7 +106,7 @@ class Tile(NamedTuple):
     score_QS: jax.Array
     """-FAR where a query does not see a key."""
     number_1S: jax.Array
-    """The numbers of the keys."""
+    """Dropout's index of the keys: their numbers, or their positions in their documents."""
     segment_1S: jax.Array
     k_SE: jax.Array
     r_SE: jax.Array
@@ -111,13 +123,18 @@ class Queries:
     def __init__(
         self, plan: GpuPlan, inputs: GpuInputs, b: Any, h: Any, i: Any, *, stays: bool = True
     ) -> None:
-        self.plan, self.inputs, self.b, self.h = plan, inputs, b, h
+        self.plan, self.inputs, self.b, self.h, self.i = plan, inputs, b, h, i
         here = self.here = pl.ds(i * plan.queries, plan.queries)
         self.a_QE, self.b_QE = inputs.a_BQHE[b, here, h, :], inputs.b_BQHE[b, here, h, :]
         self.other_Q1 = inputs.other_BHQ[b, h, here][:, None]
         self.limit_Q1, self.segment_Q1, start_Q1 = (
-            inputs.queries_B3Q[b, n, here][:, None] for n in range(3)
+            inputs.queries_BNQ[b, n, here][:, None] for n in range(3)
         )
+        if plan.packed:
+            word_Q1, self.floor_Q1, place_Q1 = (
+                inputs.queries_BNQ[b, n, here][:, None] for n in range(3, 6)
+            )
+            self.word_Q1 = advance(word_Q1.astype(jnp.uint32), inputs.word_BH[b, h], place_Q1)
         if stays and not plan.chosen:  # The same values without a register per query.
             start_Q1 = plan.positions - 1 - i * plan.queries - jnp.arange(plan.queries)[:, None]
         self.at_Q1 = plan.positions - 1 - start_Q1
@@ -142,17 +159,25 @@ class Queries:
     def tile(self, j: Any, log_Q1: jax.Array | float = 0.0) -> Tile:
         """Computes the tile of one block of keys; `log_Q1` is subtracted from its scores."""
         plan, keys = self.plan, pl.ds(j * self.plan.tile, self.plan.tile)
-        rank_1S, segment_1S = (self.inputs.keys_B2K[self.b, n, keys][None] for n in range(2))
+        rank_1S, segment_1S = (self.inputs.keys_BNK[self.b, n, keys][None] for n in range(2))
         number_1S = j * plan.tile + self.column_1S
         k_SE, r_SE = self.inputs.k_BKHE[self.b, keys, self.h, :], self.rows(self.first + j)
         sum_QS = self.position_scores(j, r_SE) + plan.dot(self.a_QE, k_SE, NT)
         visible_QS = rank_1S < self.limit_Q1
         if plan.farthest is not None:
             visible_QS &= self.at_Q1 - number_1S <= plan.farthest
+        if plan.packed:
+            visible_QS &= rank_1S >= self.floor_Q1
+            number_1S = self.inputs.keys_BNK[self.b, 2, keys][None]
         score_QS = sum_QS + jnp.where(
             segment_1S == self.segment_Q1, -log_Q1, self.other_Q1 - log_Q1
         )
         return Tile(jnp.where(visible_QS, score_QS, -FAR), number_1S, segment_1S, k_SE, r_SE)
+
+    @property
+    def visits(self) -> tuple[Any, Any]:
+        """The bounds of a loop over the blocks of keys that the queries see."""
+        return self.plan.visits(self.inputs.seen_keys, self.b, self.i, self.plan.key_blocks)
 
     def values(self, j: Any) -> jax.Array:
         """Reads the values of one block of keys, [S, E]."""
@@ -176,9 +201,12 @@ class Queries:
         """Drops elements of x, without scaling the kept elements."""
         if not self.plan.rate:
             return x_QS
-        return jnp.where(
-            keep(self.plan.rate, self.inputs.word_BH[self.b, self.h], self.at_Q1, number), x_QS, 0.0
+        indices = (
+            (self.word_Q1,)
+            if self.plan.packed
+            else (self.inputs.word_BH[self.b, self.h], self.at_Q1)
         )
+        return jnp.where(keep(self.plan.rate, *indices, number), x_QS, 0.0)
 
 
 class Gradients:
@@ -224,7 +252,7 @@ def forward(plan: GpuPlan, *refs: Any) -> None:
         jnp.zeros(Q, jnp.float32),
         jnp.zeros((Q, E), jnp.float32),
     )
-    highest_Q, total_Q, o_QE = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
+    highest_Q, total_Q, o_QE = jax.lax.fori_loop(*queries.visits, visit, start)
     blind_Q = total_Q == 0
     total_Q = jnp.where(blind_Q, 1.0, total_Q)
     o_BQHE[b, queries.here, h, :] = (o_QE * (upscale(plan.rate) / total_Q)[:, None]).astype(
@@ -317,9 +345,10 @@ def write_query_gradients(
         else jnp.zeros(queries.offset_QS.shape, zeros_QE.dtype).astype(queries.a_QE.dtype)
     )
     start = zeros_QE, zeros_QE, jnp.zeros(plan.queries, jnp.float32), before_QS
-    da_QE, db_QE, dother_Q, before_QS = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
+    begin, end = queries.visits
+    da_QE, db_QE, dother_Q, before_QS = jax.lax.fori_loop(begin, end, visit, start)
     if not plan.chosen:
-        n = queries.first + plan.key_blocks
+        n = queries.first + end
         part_QS = jnp.where(queries.offset_QS == queries.first, 0, before_QS)
         db_QE = row_block(n, queries.rows(n), part_QS, db_QE)
     at = queries.b, queries.here, queries.h, slice(None)
@@ -344,8 +373,8 @@ def backward_keys(plan: GpuPlan, *refs: Any) -> None:
         return dk_SE + plan.dot(ds_QS.astype(do_QE.dtype), queries.a_QE, TN), dv_SE
 
     zeros_SE = jnp.zeros((plan.tile, dk_BKHE.shape[-1]), jnp.float32)
-    blocks = inputs.a_BQHE.shape[1] // plan.queries
-    dk_SE, dv_SE = jax.lax.fori_loop(0, blocks, visit, (zeros_SE, zeros_SE))
+    visits = plan.visits(inputs.seen_queries, b, j, inputs.a_BQHE.shape[1] // plan.queries)
+    dk_SE, dv_SE = jax.lax.fori_loop(*visits, visit, (zeros_SE, zeros_SE))
     keys = pl.ds(j * plan.tile, plan.tile)
     dk_BKHE[b, keys, h, :] = (dk_SE * plan.unit).astype(dk_BKHE.dtype)
     dv_BKHE[b, keys, h, :] = (dv_SE * upscale(plan.rate)).astype(dv_BKHE.dtype)

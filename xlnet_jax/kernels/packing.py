@@ -1,5 +1,5 @@
-"""Common code of the fused kernels for TPU and GPU: formulas, constants, and the layout of the
-arguments.
+"""Common code of the fused kernels for TPU and GPU: formulas, constants, the layout of the
+arguments, and the blocks of keys that a block of queries sees.
 
 Forward, for a query i at the position t_i and a key j (letters and distances as in `xla`):
 
@@ -58,6 +58,10 @@ class Plan:
     """Whether queries are at chosen positions, not in order."""
     own_tables: bool
     """Whether every row of the batch has its own position keys; else each direction has a table."""
+    packed: bool
+    """Whether rows hold several documents; then a block of queries visits only blocks of keys that
+    it sees.
+    """
     rate: float
     """Dropout rate."""
     farthest: int | None
@@ -71,6 +75,7 @@ def plan_fields(a: Arguments, positions: int, keys: int) -> dict[str, Any]:
         "keys": keys,
         "chosen": a.query_position_BQ is not None,
         "own_tables": a.own_tables,
+        "packed": a.packed is not None,
         "rate": 0.0 if a.dropout is None else a.dropout.rate,
         "farthest": None if a.max_distance is None else a.max_distance - a.memory_len,
     }
@@ -100,10 +105,16 @@ def other_segment(a: Arguments) -> jax.Array:
 
 
 def dropout_words(a: Arguments, heads: int) -> jax.Array:
-    """Returns dropout's hash word after row and head, uint32 [B, heads]; zeros without dropout."""
+    """Returns dropout's hash word after row and head, uint32 [B, heads]; zeros without dropout.
+
+    With documents the head's number: a query then has the word after its document
+    (`padded_queries`).
+    """
     if a.dropout is None:
         return jnp.zeros((len(a.rows_B), heads), jnp.uint32)
     heads_1H = (a.dropout.first_head + jnp.arange(heads))[None]
+    if a.packed is not None:
+        return jnp.broadcast_to(heads_1H, (len(a.rows_B), heads)).astype(jnp.uint32)
     return advance(fold(a.dropout.key), jnp.uint32(a.dropout.stream), a.rows_B[:, None], heads_1H)
 
 
@@ -118,17 +129,65 @@ def dot(
     return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
 
 
-def padded_queries(a: Arguments, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns limit, segment and position of `size` queries. A padding query has the position of
-    the last query, and sees no key.
+def padded_queries(a: Arguments, size: int) -> list[jax.Array]:
+    """Returns limit, segment and position of `size` queries, [B, size]; with documents also
+    dropout's hash word after the document, as int32, the floor, and the position in the document.
+
+    A padding query has the position of the last query, and sees no key.
     """
     after = ((0, 0), (0, size - a.limit_BQ.shape[1]))
     limit_BQ = jnp.pad(a.limit_BQ, after, constant_values=_INT.min)
-    return limit_BQ, jnp.pad(a.segment_BQ, after), jnp.pad(a.position_BQ, after, mode="edge")
+    rows = [limit_BQ, jnp.pad(a.segment_BQ, after), jnp.pad(a.position_BQ, after, mode="edge")]
+    if a.packed is not None:
+        word_BQ = a.packed.document_BQ
+        if a.dropout is not None:
+            word_BQ = advance(fold(a.dropout.key), jnp.uint32(a.dropout.stream), word_BQ)
+        floor_BQ = jnp.pad(a.packed.floor_BQ, after, constant_values=NEVER)
+        if a.query_position_BQ is not None:
+            # Unused targets have the position 0: beside the last target they add no window.
+            rows[2] = jnp.where(floor_BQ == NEVER, rows[2].max(1, keepdims=True), rows[2])
+        word_BQ = jnp.pad(jax.lax.bitcast_convert_type(word_BQ, jnp.int32), after)
+        rows += [word_BQ, floor_BQ, jnp.pad(a.packed.position_BQ, after)]
+    return rows
 
 
-def padded_keys(a: Arguments, size: int) -> tuple[jax.Array, jax.Array]:
-    """Returns rank and segment of `size` keys. No query sees padding or a key of rank NEVER."""
+def padded_keys(a: Arguments, size: int) -> list[jax.Array]:
+    """Returns rank and segment of `size` keys, [B, size]; with documents also the position in the
+    document. No query sees padding or a key of rank NEVER.
+    """
     after = ((0, 0), (0, size - a.rank_BK.shape[1]))
     rank_BK = jnp.where(a.rank_BK == NEVER, _INT.max, a.rank_BK)
-    return jnp.pad(rank_BK, after, constant_values=_INT.max), jnp.pad(a.segment_BK, after)
+    rows = [jnp.pad(rank_BK, after, constant_values=_INT.max), jnp.pad(a.segment_BK, after)]
+    return rows if a.packed is None else [*rows, jnp.pad(a.packed.position_BK, after)]
+
+
+def seen_blocks(
+    queries: list[jax.Array], keys: list[jax.Array], query_block: int, key_block: int
+) -> jax.Array:
+    """Returns which blocks of keys a block of queries may see, bool [B, blocks of queries, blocks
+    of keys], from `padded_queries` and `padded_keys` with documents.
+
+    A block of keys counts with its smallest and largest rank, a block of queries with its smallest
+    floor and largest limit. Keys and queries of padding and unused targets do not count.
+    """
+
+    def blocks(x_BN: jax.Array, size: int) -> jax.Array:
+        return x_BN.reshape(len(x_BN), -1, size)
+
+    (limit_BQ, *_, floor_BQ, _), rank_BK = queries, keys[0]
+    limit_BQ = jnp.where(floor_BQ == NEVER, _INT.min, limit_BQ)
+    largest_BI1 = blocks(limit_BQ, query_block).max(2)[:, :, None]
+    smallest_BI1 = blocks(floor_BQ, query_block).min(2)[:, :, None]
+    ranks_BJK = blocks(rank_BK, key_block)
+    highest_B1J = jnp.where(ranks_BJK == _INT.max, _INT.min, ranks_BJK).max(2)[:, None]
+    return (ranks_BJK.min(2)[:, None] < largest_BI1) & (smallest_BI1 <= highest_B1J)
+
+
+def first_and_last(seen_BIJ: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the first and the last J that each I sees, int32 [B, I]; 0 and 0 if it sees none.
+
+    A kernel visits all blocks between the two. Documents have their keys side by side, so it sees
+    nearly all of these blocks.
+    """
+    last_BI = jnp.where(seen_BIJ, jnp.arange(seen_BIJ.shape[2]), 0).max(2)
+    return jnp.argmax(seen_BIJ, axis=2).astype(jnp.int32), last_BI.astype(jnp.int32)

@@ -45,6 +45,10 @@ class TpuBlocks:
     keys: int = 896
     chosen: int = 128
     """Queries at chosen positions."""
+    packed: tuple[int, int] = (256, 256)
+    """Queries in order and keys, if rows hold several documents: smaller blocks see fewer keys of
+    other documents.
+    """
     window: int = 512
     """Positions that one product of queries at chosen positions covers, a power of 2."""
     strips: tuple[int, int] = (256, 128)
@@ -85,18 +89,24 @@ def attend(
         pads = ((0, 0), padding, (0, heads - x.shape[2]), (0, Ep - x.shape[3]))
         return jnp.pad(x, pads).reshape(len(x), sum(padding) + x.shape[1], heads * Ep)
 
-    queries = packing.padded_queries(a, Qp)
+    queries, keys = packing.padded_queries(a, Qp), packing.padded_keys(a, Kp)
     # The windows of each block of queries.
     window_AQ = (
         ((Tp - 1 - queries[2]) // plan.window).reshape(-1, plan.query_block).astype(jnp.int32)
     )
     word_BH = jax.lax.bitcast_convert_type(packing.dropout_words(a, heads), jnp.int32)
+    seen = None
+    if plan.packed:
+        seen = packing.first_and_last(
+            packing.seen_blocks(queries, keys, plan.query_block, plan.key_block)
+        )
     o_BQD: Any = _fused(
         plans,
         table_B,
         word_BH.reshape(-1),
         window_AQ.min(axis=1),
         window_AQ.max(axis=1),
+        seen,
         lanes(a.q_BQHE, (0, Qp - Q)),
         lanes(a.k_BKHE, (0, Kp - K)),
         lanes(a.v_BKHE, (0, Kp - K)),
@@ -104,7 +114,7 @@ def attend(
         lanes(r_SNHE.astype(jnp.float32), (Tp - T, Np - (Tp - T) - r_SNHE.shape[1])).swapaxes(1, 2),
         lanes(small_8HE[None], (0, SUBLANES - len(small_8HE)))[0],
         _packed(*queries),
-        _packed(*packing.padded_keys(a, Kp)),
+        _packed(*keys),
     )
     return o_BQD[:, :Q].reshape(B, Q, heads, Ep)[:, :, :H, :E], None
 
@@ -113,10 +123,11 @@ def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPl
     """Returns the plans of the forward and of the backward pass."""
     (_, Q, H, E), K, chosen = a.q_BQHE.shape, a.k_BKHE.shape[1], a.query_position_BQ is not None
     T, Ep = K - a.memory_len, next(width for width in HEAD_DIMS if width >= E)
-    in_order = min(blocks.queries, round_up(T, LANES))
+    queries, keys = (blocks.queries, blocks.keys) if a.packed is None else blocks.packed
+    in_order = min(queries, round_up(T, LANES))
     query_block = min(blocks.chosen, round_up(Q, 16)) if chosen else in_order
     # As few blocks of keys as possible, all of one size.
-    key_block = round_up(-(-K // -(-K // blocks.keys)), LANES)
+    key_block = round_up(-(-K // -(-K // keys)), LANES)
     Tp, Kp = round_up(T, in_order), round_up(K, key_block)
     window = min(blocks.window, 1 << (round_up(Tp, LANES) - 1).bit_length())
     # The same for both streams, so that the compiler makes the table once.
@@ -152,9 +163,9 @@ def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPl
 def _fused(plans: tuple[TpuPlan, ...], *arguments: jax.Array) -> jax.Array:
     """Computes the output [B, Q, D] from padded arguments, in the order of `TpuInputs`.
 
-    Their shapes: table [B], word [B H], first and last [B blocks]; q, k and v [B, Q or K, D];
-    r [S, D, N] and small [8, D], in float32 like their gradients; queries and keys [B, 8, Q or K],
-    with zeros in unused rows.
+    Their shapes: table [B], word [B H], first and last [B blocks], seen 2 times [B, blocks]; q, k
+    and v [B, Q or K, D]; r [S, D, N] and small [8, D], in float32 like their gradients; queries and
+    keys [B, 8, Q or K], with zeros in unused rows.
     """
     return _fused_forward(plans, *arguments)[0]
 
@@ -180,7 +191,7 @@ def _fused_forward(plans: tuple[TpuPlan, ...], *arguments: Any) -> tuple[jax.Arr
             else None,
         ],
         scratch_shapes=[
-            pltpu.VMEM((2, 4, plan.strip, LANES), jnp.int32),
+            pltpu.VMEM((*plan.columns, plan.strip, LANES), jnp.int32),
             pltpu.VMEM((2, plan.strip, plan.key_block), jnp.float32),
             pltpu.VMEM((lanes, plan.key_block), dtype),
             pltpu.VMEM((lanes, plan.query_block), jnp.float32),
@@ -219,7 +230,7 @@ def _fused_backward(plans: tuple[TpuPlan, ...], saved: Any, do_BQD: jax.Array) -
             *(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (inputs.r, inputs.small)),
         ],
         scratch_shapes=[
-            pltpu.VMEM((2, 4, plan.strip, LANES), jnp.int32),
+            pltpu.VMEM((*plan.columns, plan.strip, LANES), jnp.int32),
             scores,
             scores,
             pltpu.VMEM((lanes, keys), dtype),
@@ -233,7 +244,7 @@ def _fused_backward(plans: tuple[TpuPlan, ...], saved: Any, do_BQD: jax.Array) -
             pltpu.VMEM((queries, lanes), dtype) if plan.saved else None,
         ],
     )(*inputs, o_BQD, log_BG8Q, do_BQD, weight_BHQK)
-    return *[None] * 4, *gradients, None, None
+    return *[None] * 5, *gradients, None, None
 
 
 _fused.defvjp(_fused_forward, _fused_backward)
@@ -249,10 +260,11 @@ def _specs(plan: TpuPlan, lanes_first: bool) -> tuple[Any, list[pl.BlockSpec], p
     lanes, queries, keys = plan.groups * LANES, plan.query_block, plan.key_block
 
     def spec(shape: tuple[int, ...], index: Any) -> pl.BlockSpec:
-        return pl.BlockSpec(
-            shape,
-            lambda x, y, i, j, table, *_: index(*((y, x) if lanes_first else (x, y)), i, j, table),
-        )
+        def place(x: Any, y: Any, i: Any, n: Any, table: Any, *scalars: Any) -> tuple[Any, ...]:
+            b, g = (y, x) if lanes_first else (x, y)
+            return index(b, g, i, plan.visited(scalars[-1], b, i, n)[0], table)
+
+        return pl.BlockSpec(shape, place)
 
     by_key = spec((1, keys, lanes), lambda b, g, i, j, _: (b, j, g))
     inputs = [
@@ -278,7 +290,7 @@ def _call(
 ) -> Any:
     return pl.pallas_call(
         functools.partial(body, plan),
-        grid_spec=pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=4, grid=grid, **specs),
+        grid_spec=pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=5, grid=grid, **specs),
         out_shape=out_shape,
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=order, vmem_limit_bytes=plan.vmem_bytes

@@ -66,15 +66,25 @@ class ForwardRefs(NamedTuple):
 
 def forward(plan: TpuPlan, *references: Any) -> None:
     """Runs one program of the grid (row, lanes, queries, keys), which builds up the softmax over
-    the blocks of keys. `references` are `TpuInputs`, then `ForwardRefs`.
+    the blocks of keys that the queries visit. `references` are `TpuInputs`, then `ForwardRefs`.
     """
     inputs, refs = split(references, ForwardRefs)
-    b, g, i, j = (pl.program_id(n) for n in range(4))
-    units, dtype = Units(plan, inputs, refs.columns, (b, g, i, j), False), inputs.k.dtype
+    b, g, i, visit = (pl.program_id(n) for n in range(4))
+    j, visited = plan.visited(inputs.seen, b, i, visit)
+    units = Units(plan, inputs, refs.columns, (b, g, i, j), False)
+    pl.when(visited)(functools.partial(add_keys, units, refs, visit))
+    pl.when(visit == pl.num_programs(3) - 1)(functools.partial(write_output, plan, refs))
+
+
+def add_keys(units: Units, refs: ForwardRefs, visit: Any) -> None:
+    """Adds a block of keys to the softmax: the work of `forward` at visit number `visit`."""
+    plan, inputs, dtype = units.plan, units.inputs, units.inputs.k.dtype
+    if plan.packed:
+        pl.when(visit == 0)(units.start)
     refs.vt[...] = inputs.v[0].T
 
     def first(n: Any, slot: int) -> Iterator[None]:
-        unit, score = units.prepare(n, slot), refs.score.at[slot]
+        unit, score = units.ready(n, slot), refs.score.at[slot]
         at = unit.h, unit.here
         scores = masked_scores(unit, score)
         highest_QL = jnp.full((plan.strip, LANES), -FAR / 2, jnp.float32)
@@ -84,14 +94,14 @@ def forward(plan: TpuPlan, *references: Any) -> None:
             yield
         # Above the score of hidden keys, so that their weight is 0 even for a query that has seen
         # no key so far.
-        before_QL = jnp.where(j == 0, -FAR / 2, refs.highest[at])
+        before_QL = jnp.where(visit == 0, -FAR / 2, refs.highest[at])
         highest_QL = jnp.maximum(before_QL, wide(jnp.max(highest_QL, axis=1, keepdims=True)))
         refs.highest[at] = highest_QL
         if plan.keys > plan.key_block:
-            shrink_QL = jnp.where(j == 0, 0, jnp.exp2(before_QL - highest_QL))
-            refs.total[at] = only(j > 0, refs.total[at]) * shrink_QL
+            shrink_QL = jnp.where(visit == 0, 0, jnp.exp2(before_QL - highest_QL))
+            refs.total[at] = only(visit > 0, refs.total[at]) * shrink_QL
             refs.sum[unit.rows, unit.here] = (
-                only(j > 0, refs.sum[unit.rows, unit.here]) * shrink_QL.T[: plan.head_dim]
+                only(visit > 0, refs.sum[unit.rows, unit.here]) * shrink_QL.T[: plan.head_dim]
             )
 
     def second(n: Any, slot: int) -> Iterator[None]:
@@ -115,7 +125,6 @@ def forward(plan: TpuPlan, *references: Any) -> None:
         yield
 
     pipeline(plan.units, first, second)
-    pl.when(j == pl.num_programs(3) - 1)(functools.partial(write_output, plan, refs))
 
 
 def write_output(plan: TpuPlan, refs: ForwardRefs) -> None:
@@ -181,9 +190,10 @@ def backward(plan: TpuPlan, *references: Any) -> None:
     the rows too.
     """
     inputs, refs = split(references, BackwardRefs)
-    g, b, i, j = (pl.program_id(n) for n in range(4))
-    blocks, key_blocks = pl.num_programs(2), pl.num_programs(3)
-    first_of_row = (i == 0) & (j == 0)
+    g, b, i, visit = (pl.program_id(n) for n in range(4))
+    blocks, visits = pl.num_programs(2), pl.num_programs(3)
+    j, visited = plan.visited(inputs.seen, b, i, visit)
+    first_of_row = (i == 0) & (visit == 0)
 
     @pl.when(first_of_row if plan.own_tables else first_of_row & (b == 0))
     def _start_tables() -> None:
@@ -193,13 +203,49 @@ def backward(plan: TpuPlan, *references: Any) -> None:
     def _start_small() -> None:
         refs.dsmall[...] = jnp.zeros_like(refs.dsmall)
 
+    if plan.packed:
+
+        @pl.when(first_of_row)
+        def _start_keys() -> None:
+            refs.dk_sum[...] = jnp.zeros_like(refs.dk_sum)
+            refs.dv_sum[...] = jnp.zeros_like(refs.dv_sum)
+
     units = Units(plan, inputs, refs.columns, (b, g, i, j), True)
     table = 0 if plan.own_tables else inputs.table[b]
-    load_left_factors(plan, inputs, refs)
+    pl.when(visited)(functools.partial(add_gradients, units, refs, table, visit))
+
+    @pl.when(visit == visits - 1)
+    def _finish_block() -> None:
+        if plan.packed:
+            add_query_gradients(plan, inputs, refs, 0)
+        refs.dq[0] = refs.dq_sum[...].astype(refs.dq.dtype)
+
+    @pl.when((i == blocks - 1) & (visit == visits - 1))
+    def _finish_row() -> None:
+        refs.dk[0] = refs.dk_sum[...].astype(refs.dk.dtype).T
+        refs.dv[0] = (refs.dv_sum[...] * (1 / LN2)).astype(refs.dv.dtype).T
+
+
+def add_gradients(units: Units, refs: BackwardRefs, table: Any, visit: Any) -> None:
+    """Adds the gradients from a block of keys: the work of `backward` at visit number `visit`.
+    `table` is the index of the row's table of position keys.
+    """
+    plan, inputs = units.plan, units.inputs
+    refs.kt[...] = inputs.k[0].T
+    if plan.packed:
+
+        @pl.when(visit == 0)
+        def _start_block() -> None:
+            units.start()
+            load_left_factors(plan, inputs, refs)
+            for ref in (refs.da, refs.db, refs.other):
+                ref[...] = jnp.zeros_like(ref)
+    else:
+        load_left_factors(plan, inputs, refs)
     do_ref = refs.scaled if plan.saved else refs.do.at[0]
 
     def first(n: Any, slot: int) -> Iterator[None]:
-        unit, score, dp = units.prepare(n, slot), refs.score.at[slot], refs.dp.at[slot]
+        unit, score, dp = units.ready(n, slot), refs.score.at[slot], refs.dp.at[slot]
         do_QL = only(unit.lane_1L, do_ref[unit.here, unit.lanes].astype(jnp.float32))
         do_QL = do_QL.astype(inputs.k.dtype)
         scores = None if plan.saved else masked_scores(unit, score)
@@ -210,22 +256,13 @@ def backward(plan: TpuPlan, *references: Any) -> None:
             yield
 
     pipeline(plan.units, first, functools.partial(unit_gradients, units, refs, do_ref, table))
-    add_query_gradients(plan, inputs, refs, j)
-
-    @pl.when(j == key_blocks - 1)
-    def _finish_block() -> None:
-        refs.dq[0] = refs.dq_sum[...].astype(refs.dq.dtype)
-
-    @pl.when((i == blocks - 1) & (j == key_blocks - 1))
-    def _finish_row() -> None:
-        refs.dk[0] = refs.dk_sum[...].astype(refs.dk.dtype).T
-        refs.dv[0] = (refs.dv_sum[...] * (1 / LN2)).astype(refs.dv.dtype).T
+    if not plan.packed:
+        add_query_gradients(plan, inputs, refs, visit)
 
 
 def load_left_factors(plan: TpuPlan, inputs: TpuInputs, refs: BackwardRefs) -> None:
-    """Writes `kt`, `left` and `scaled` of `BackwardRefs`."""
+    """Writes `left` and `scaled` of `BackwardRefs`."""
     dtype = inputs.k.dtype
-    refs.kt[...] = inputs.k[0].T
     for group, here in plan.each_group():
         a_QL, b_QL, _ = factors(plan, inputs.q[0, :, here], inputs.small[:, here])
         do_QL = refs.do[0, :, here]
@@ -258,7 +295,8 @@ def unit_gradients(
         if plan.saved
         else computed_probabilities(unit, score, refs.log)
     )
-    # The first strip of a row.
+    # The first strip of a row; with documents it does not visit all keys, so `backward` starts
+    # their sums.
     fresh = (i == 0) & (n < plan.heads)
     da_EQ, ds_other_QL = 0.0, jnp.zeros_like(delta_QL)
     for part in plan.parts:
@@ -268,12 +306,17 @@ def unit_gradients(
         rounded_QK = ds_QK.astype(dtype)
         dv_EL = dot(refs.left[2, rows, here], kept_QK.astype(dtype), NN)
         dk_EL = dot(refs.left[0, rows, here], rounded_QK, NN)
-        refs.dv_sum[keys] = jnp.where(fresh, 0, refs.dv_sum[keys]) + dv_EL
-        refs.dk_sum[keys] = jnp.where(fresh, 0, refs.dk_sum[keys]) + dk_EL
+        for sum_ref, gradient_EL in ((refs.dv_sum, dv_EL), (refs.dk_sum, dk_EL)):
+            before_EL = sum_ref[keys]
+            before_EL = before_EL if plan.packed else jnp.where(fresh, 0, before_EL)
+            sum_ref[keys] = before_EL + gradient_EL
         da_EQ += dot(refs.kt[rows, part], rounded_QK, NT)
         ds_other_QL += only(unit.other(part), ds_QK)
         score[:, part] = ds_QK
         yield
+    if plan.packed:  # `backward` adds the sums over all blocks of keys to the gradients.
+        da_EQ += refs.da[rows, here]
+        ds_other_QL += refs.other[unit.h, here]
     refs.da[rows, here] = da_EQ
     refs.other[unit.h, here] = ds_other_QL
     position_gradients(
@@ -286,7 +329,7 @@ def unit_gradients(
     )
 
 
-def add_query_gradients(plan: TpuPlan, inputs: TpuInputs, refs: BackwardRefs, j: Any) -> None:
+def add_query_gradients(plan: TpuPlan, inputs: TpuInputs, refs: BackwardRefs, visit: Any) -> None:
     """Adds the units' gradients of a, b and c to the gradients of queries and small inputs."""
     for group, here in plan.each_group():
         small_8L = inputs.small[:, here]
@@ -302,7 +345,7 @@ def add_query_gradients(plan: TpuPlan, inputs: TpuInputs, refs: BackwardRefs, j:
             x * (plan.scale / LN2)
             for x in (refs.da[here].T, db_QL, ds_other_QL * small_8L[OTHER : OTHER + 1])
         ]
-        refs.dq_sum[:, here] = only(j > 0, refs.dq_sum[:, here]) + sum(parts)
+        refs.dq_sum[:, here] = only(visit > 0, refs.dq_sum[:, here]) + sum(parts)
         sums = [jnp.sum(x, axis=0, keepdims=True) for x in (*parts, ds_other_QL * c_QL)]
         zeros_4L = jnp.zeros((SUBLANES - len(sums), LANES), jnp.float32)
         refs.dsmall[:, here] += jnp.concatenate([*sums, zeros_4L], axis=0)

@@ -54,7 +54,9 @@ def position_scores(unit: Unit, b_QL: jax.Array, score: Any) -> Callable[[int], 
 def position_gradients(
     unit: Unit, b_EQ: jax.Array, r_ref: Any, dr_ref: Any, db_ref: Any, ds_ref: Any
 ) -> None:
-    """Adds the gradient of the position keys to dr_ref [E, N]; writes the gradient of b, [E, Q]."""
+    """Adds the gradient of the position keys to dr_ref [E, N]; writes the gradient of b, [E, Q], or
+    with documents adds it.
+    """
     plan = unit.plan
 
     def visit(row: Any, inside_QL: Any) -> None:
@@ -73,15 +75,16 @@ def position_gradients(
             ds_QN = shifted(t).astype(b_EQ.dtype)
             dr_ref[:, rows] += dot(b_EQ, ds_QN, NN)
             db_EQ += dot(r_ref[:, rows], ds_QN, NT)
-        if inside_QL is None:
+        if plan.one_window and not plan.packed:
             db_ref[...] = db_EQ
         else:
             db_ref[...] += db_EQ
 
+    if not plan.one_window and not plan.packed:
+        db_ref[...] = jnp.zeros_like(db_ref)
     if plan.one_window:
         visit(unit.row(unit.windows[0]), None)
     else:
-        db_ref[...] = jnp.zeros_like(db_ref)
         unit.each_window(visit)
 
 

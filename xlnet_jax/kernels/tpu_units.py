@@ -90,6 +90,20 @@ class TpuPlan(packing.Plan):
         return pl.ds(pl.multiple_of(h * self.head_dim, self.head_dim), self.head_dim)
 
     @property
+    def columns(self) -> tuple[int, ...]:
+        """Shape of `Units.columns_ref`."""
+        return (self.units, 5) if self.packed else (2, 4)
+
+    def visited(self, seen: Any, b: Any, i: Any, n: Any) -> tuple[Any, Any]:
+        """Returns the n-th block of keys that block i of queries visits, and whether there is one;
+        if not, the last that it visits. `seen`: `TpuInputs.seen`.
+        """
+        if not self.packed:
+            return n, True
+        first, last = (ref[b, i] for ref in seen)
+        return jnp.minimum(first + n, last), first + n <= last
+
+    @property
     def units(self) -> int:
         """Pairs of a strip and a head in a program."""
         return self.query_block // self.strip * self.heads
@@ -99,15 +113,17 @@ class TpuInputs(NamedTuple):
     """References to the inputs of both kernels, in the order in which `tpu` passes them."""
 
     table: Any
-    """Index of each row's table of position keys. `table`, `word`, `first` and `last` are known
-    before a program starts.
+    """Index of each row's table of position keys. `table`, `word`, `first`, `last` and `seen` are
+    known before a program starts.
     """
     word: Any
-    """Dropout's hash word after row and head."""
+    """Dropout's hash word after row and head; with documents the number of the head."""
     first: Any
     """The first window of each block of queries."""
     last: Any
     """The last window of each block of queries."""
+    seen: Any
+    """With documents the first and the last block of keys that each block of queries sees."""
     q: Any
     k: Any
     v: Any
@@ -115,9 +131,11 @@ class TpuInputs(NamedTuple):
     small: Any
     """float32 [8, L], rows: content, position and segment bias, then `tpu_kernels.OTHER`."""
     queries: Any
-    """int32 rows: limit, segment, position."""
+    """int32 rows: limit, segment, position; with documents also dropout's hash word after the
+    document, the floor, and the position in the document.
+    """
     keys: Any
-    """int32 rows: rank, segment."""
+    """int32 rows: rank, segment; with documents also the position in the document."""
 
 
 class Unit(NamedTuple):
@@ -131,7 +149,9 @@ class Unit(NamedTuple):
     start: Any
     """The position of the first query of the strip minus T, modulo 128."""
     columns_ref: Any
-    """int32 [4, Q, 128]: limit, segment, position, dropout's hash word after the query."""
+    """int32 [4 or 5, Q, 128]: limit, segment, position, dropout's hash word after the query; with
+    documents the floor.
+    """
     first_key: Any
     windows: tuple[Any, Any]
     """The first and the last window of the strip."""
@@ -159,6 +179,8 @@ class Unit(NamedTuple):
     def visible(self, part: slice) -> jax.Array:
         """Returns whether the query sees the key, bool [Q, 128]."""
         visible_QK = self.inputs.keys[0, 0:1, part] < self.columns_ref[0]
+        if self.plan.packed:
+            visible_QK &= self.inputs.keys[0, 0:1, part] >= self.columns_ref[4]
         if self.plan.farthest is not None:
             visible_QK &= self.columns_ref[2] - self._key(part) <= self.plan.farthest
         return visible_QK
@@ -169,11 +191,11 @@ class Unit(NamedTuple):
 
     def kept(self, part: slice) -> jax.Array | bool:
         """Returns where dropout keeps a probability, bool [Q, 128]."""
-        return (
-            keep(self.plan.rate, self.columns_ref[3].astype(jnp.uint32), self._key(part))
-            if self.plan.rate
-            else True
-        )
+        if not self.plan.rate:
+            return True
+        word_QL = self.columns_ref[3].astype(jnp.uint32)
+        key_1L = self.inputs.keys[0, 2:3, part] if self.plan.packed else self._key(part)
+        return keep(self.plan.rate, word_QL, key_1L)
 
     @property
     def start_QL(self) -> jax.Array:
@@ -204,26 +226,37 @@ class Units(NamedTuple):
     plan: TpuPlan
     inputs: TpuInputs
     columns_ref: Any
-    """int32 [2 slots, 4, Q, 128]; see `Unit`."""
+    """int32 [2 slots, 4, Q, 128], or with documents [units, 5, Q, 128]; see `Unit`."""
     program: tuple[Any, Any, Any, Any]
     """Numbers of row, lanes, queries, keys."""
     groups_first: bool
     """Whether the grid's first axis is the lanes, its second the row."""
 
-    def prepare(self, n: Any, slot: int) -> Unit:
-        """Fills the columns of the slot and returns the unit."""
+    def start(self) -> None:
+        """Fills the columns of all units with documents, at the first visit of a block of queries:
+        small blocks of keys would not pay for it.
+        """
+        pl.loop(0, self.plan.units)(lambda n: self._fill(n, 0) and None)
+
+    def ready(self, n: Any, slot: int) -> Unit:
+        """Returns unit n with its columns, which fill the slot without documents."""
+        return self(n, slot) if self.plan.packed else self._fill(n, slot)
+
+    def _fill(self, n: Any, slot: int) -> Unit:
         plan, (b, g, *_), unit = self.plan, self.program, self(n, slot)
         rows_8Q = self.inputs.queries[0, :, unit.here]
         if plan.rate:
             group = (b * pl.num_programs(0 if self.groups_first else 1) + g) * plan.heads
-            word_1Q = advance(
-                self.inputs.word[group + unit.h].astype(jnp.uint32), rows_8Q[2:3]
-            ).astype(jnp.int32)
+            word = self.inputs.word[group + unit.h].astype(jnp.uint32)
+            indices = word, rows_8Q[2:3]
+            if plan.packed:
+                indices = rows_8Q[3:4].astype(jnp.uint32), word, rows_8Q[5:6]
+            word_1Q = advance(*indices).astype(jnp.int32)
             rows_8Q = jnp.where(
                 jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0) == 3, word_1Q, rows_8Q
             )
         columns_Q8 = rows_8Q.T
-        for m in range(4):
+        for m in range(plan.columns[1]):
             unit.columns_ref[m] = wide(columns_Q8[:, m : m + 1])
         return unit
 
@@ -242,7 +275,8 @@ class Units(NamedTuple):
         start = 0
         if plan.strip < LANES:
             start = i * plan.query_block + s * plan.strip - plan.positions & LANES - 1
-        columns, first_key = self.columns_ref.at[slot], j * plan.key_block
+        columns = self.columns_ref.at[n if plan.packed else slot]
+        first_key = j * plan.key_block
         return Unit(plan, inputs, h, here, start, columns, first_key, windows)
 
 
