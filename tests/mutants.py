@@ -2307,7 +2307,7 @@ MUTANTS = (
         "epoch_B, index_B, self.blocks)\n        return epoch_B, row_B",
         "epoch_B, index_B // 2 * 2, self.blocks)\n        return epoch_B, row_B",
         one(
-            "data/batches/documents",
+            "data/batches/packed_documents",
             "test_an_epoch_reads_every_token_once_with_any_hosts_and_batch_sizes",
         ),
     ),
@@ -2338,7 +2338,7 @@ MUTANTS = (
         "pieces.part_D == np.where(reversed_D, 0, pieces.parts_D - 1)",
         "pieces.part_D >= 0",
         one(
-            "data/batches/documents",
+            "data/batches/packed_documents",
             "test_a_left_to_right_document_reads_eod_first_and_its_last_piece_predicts_it",
         ),
     ),
@@ -2352,8 +2352,8 @@ MUTANTS = (
     Mutant(
         "a_short_document_has_no_target",
         "xlnet_jax/data/batches/documents.py",
-        "np.maximum((share * length).astype(int), 1)",
-        "(share * length).astype(int)",
+        "np.maximum(length_D * data.num_predict // data.segment_len, 1)",
+        "length_D * data.num_predict // data.segment_len",
         one("data/batches/packed_documents", "test_an_example_is_the_same_alone_and_in_company"),
     ),
     Mutant(
@@ -2362,7 +2362,7 @@ MUTANTS = (
         "-(-n // each.tokens) * each.tokens",
         "n + 0 * each.tokens",
         one(
-            "data/batches/documents",
+            "data/batches/packed_documents",
             "test_a_phase_with_other_rows_starts_an_epoch_and_another_batch_size_does_not",
         ),
     ),

@@ -179,7 +179,7 @@ def test_an_example_is_the_same_alone_and_in_company(
                 np.testing.assert_array_equal(x[row, mine], y[number, own])
             targets = int((each.target_weights[number] != 0).sum())
             mine, own = slice(slot, slot + targets), slice(0, targets)
-            assert 1 <= targets <= documents.goals(of_run)(length)
+            assert 1 <= targets <= documents.most_targets(of_run, length)
             for x, y in [
                 (whole.target_positions - place, each.target_positions),
                 (whole.target_tokens, each.target_tokens),

@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlnet_jax.batch import NEVER, Batch, Documents
+from xlnet_jax.batch import NEVER, Batch, Documents, forward_text
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import examples, frames, orders, packing, spans
 from xlnet_jax.data.batches.examples import ExampleBuilder
@@ -51,34 +50,23 @@ class Texts(NamedTuple):
     """bool: the text ends with the end of its document, in reading order."""
 
 
-def goals(config: Config) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns the function from lengths of texts to the largest number of their targets."""
+def most_targets(config: Config, length_D: np.ndarray) -> np.ndarray:
+    """Returns the largest number of targets of texts of these lengths."""
     data = config.data
     if config.objective.causal:
-        return functools.partial(np.add, 1)
+        return length_D + 1
     if config.objective.whole or data.factorization_order != "spans":
-        return np.asarray
-    share = data.num_predict / data.segment_len
+        return length_D
     if config.model.member.positions_at_input:
-        share = data.target_rate
-    return functools.partial(_share, share)
-
-
-def _share(share: float, length: np.ndarray) -> np.ndarray:
-    """Returns the share of lengths, rounded down, at least 1."""
-    return np.maximum((share * length).astype(int), 1)
+        return np.maximum((data.target_rate * length_D).astype(int), 1)
+    return np.maximum(length_D * data.num_predict // data.segment_len, 1)
 
 
 def shape(config: Config) -> tuple[Any, ...]:
     """Returns all values that decide which documents share a row, besides the corpus."""
-    data, at_input = config.data, config.model.member.positions_at_input
-    return (
-        data.segment_len,
-        data.num_predict,
-        config.objective.name,
-        data.factorization_order,
-        data.target_rate if at_input else 0.0,
-    )
+    data = config.data
+    lengths = data.segment_len, data.num_predict, data.target_rate
+    return config.model.architecture, data.objective, data.factorization_order, *lengths
 
 
 def pack_corpus(text: Corpus, config: Config) -> Packing:
@@ -92,7 +80,7 @@ def pack_corpus(text: Corpus, config: Config) -> Packing:
         data.segment_len,
         frames.pieces_around(config),
         data.num_predict,
-        goals(config),
+        functools.partial(most_targets, config),
     )
 
 
@@ -157,7 +145,7 @@ def _permuted(builder: ExampleBuilder, texts: Texts, number_D: np.ndarray) -> Ba
         rank_DT = distribution.ranks(
             *builder.draws(texts.where, number_D, fresh=1 + T), texts.length_D1
         )
-        return _example(texts, texts.tokens_DT, rank_DT, rank_DT >= 0, T)
+        return _example(texts, rank_DT, rank_DT >= 0, T)
     target_draws, order_draws = builder.draws(
         texts.where, number_D, builder.draws_needed(T), fresh=T
     )
@@ -170,7 +158,7 @@ def _permuted(builder: ExampleBuilder, texts: Texts, number_D: np.ndarray) -> Ba
         np.where(used_DT, order_draws, 1.0),
         builder.tokenizer.special,
     )
-    return _example(texts, texts.tokens_DT, rank_DT, target_DT, data.num_predict)
+    return _example(texts, rank_DT, target_DT, data.num_predict)
 
 
 def _masked(builder: ExampleBuilder, texts: Texts, number_D: np.ndarray) -> Batch:
@@ -181,13 +169,11 @@ def _masked(builder: ExampleBuilder, texts: Texts, number_D: np.ndarray) -> Batc
     target_draws, corrupt_draws, _ = builder.draws(texts.where, number_D, needs, 2 * T)
     if at_input:
         text_DT = texts.text_DT & examples.is_text(texts.tokens_DT, builder.tokenizer.special)
-        goal_D1 = goals(config)(texts.length_D1)
+        goal_D1 = most_targets(config, texts.length_D1)
         target_DT = builder.targets_in_random_order(texts.tokens_DT, text_DT, goal_D1, target_draws)
     else:
         target_DT = _targets(builder, texts, target_draws)
-    batch = _example(
-        texts, texts.tokens_DT, np.zeros_like(texts.tokens_DT), target_DT, config.data.num_predict
-    )
+    batch = _example(texts, None, target_DT, config.data.num_predict)
     return examples.corrupted(batch, target_DT, builder, corrupt_draws)
 
 
@@ -197,7 +183,7 @@ def _diffused(builder: ExampleBuilder, texts: Texts, number_D: np.ndarray) -> Ba
     draws_DX = builder.draws(texts.where, number_D, fresh=1 + T)
     masked_DT = orders.DISTRIBUTIONS["uniform"].ranks(*draws_DX, texts.length_D1) >= 0
     target_DT = np.pad(masked_DT, ((0, 0), (first, 0)))[:, :T]
-    batch = _example(texts, texts.tokens_DT, np.zeros_like(texts.tokens_DT), target_DT, T)
+    batch = _example(texts, None, target_DT, T)
     weight_D1 = texts.length_D1 / target_DT.sum(axis=1, keepdims=True)
     return dataclasses.replace(
         batch,
@@ -212,7 +198,7 @@ def _causal(builder: ExampleBuilder, texts: Texts, number_D: np.ndarray) -> Batc
     """
     place_DT = np.broadcast_to(np.arange(texts.tokens_DT.shape[1]), texts.tokens_DT.shape)
     target_DT = place_DT < texts.length_D1 + texts.ends_D[:, None]
-    batch = _example(texts, texts.tokens_DT, place_DT, target_DT, target_DT.shape[1])
+    batch = _example(texts, place_DT, target_DT, target_DT.shape[1])
     next_DT = np.pad(texts.tokens_DT[:, 1:], ((0, 0), (0, 1)))
     next_DT = np.where(place_DT == texts.length_D1, builder.tokenizer.special.eod, next_DT)
     tokens_DP = np.where(target_DT, next_DT, 0).astype(np.int32)
@@ -224,19 +210,17 @@ def _targets(builder: ExampleBuilder, texts: Texts, draws_DX: np.ndarray) -> np.
     return builder.targets(
         texts.tokens_DT,
         texts.where.direction_B,
-        goals(builder.config)(texts.length_D1),
+        most_targets(builder.config, texts.length_D1),
         draws_DX,
         texts.text_DT,
     )
 
 
-def _example(
-    texts: Texts, tokens_DT: np.ndarray, rank_DT: np.ndarray, target_DT: np.ndarray, slots: int
-) -> Batch:
+def _example(texts: Texts, rank_DT: np.ndarray | None, target_DT: np.ndarray, slots: int) -> Batch:
     """Returns a Batch with one document in each row."""
-    return examples.batch_of(
-        texts.where, tokens_DT, np.zeros_like(tokens_DT), rank_DT, target_DT, slots, 0
-    )
+    none_DT = np.zeros_like(texts.tokens_DT)
+    rank_DT = none_DT if rank_DT is None else rank_DT
+    return examples.batch_of(texts.where, texts.tokens_DT, none_DT, rank_DT, target_DT, slots, 0)
 
 
 BUILDERS = {"permuted": _permuted, "causal": _causal, "masked": _masked, "diffused": _diffused}
@@ -278,20 +262,18 @@ def pack(
         x_BP[to] = values_DP[slots_DP]
         return x_BP
 
-    zeros_B = np.zeros(B, np.int32)
     floor = 2 * place_D[document]
-    return Batch(
-        tokens=laid(alone.tokens[document, column], special.pad or 0),
-        segments=np.zeros((B, T), np.int32),
-        rank=laid(floor + 1 + alone.rank[document, column], NEVER),
+    rows = forward_text(
+        laid(alone.tokens[document, column], special.pad or 0),
+        laid(floor + 1 + alone.rank[document, column], NEVER),
+        np.zeros((B, T), np.int32),
+        slotted(alone.target_positions + place_D[:, None].astype(np.int32)),
+        slotted(alone.target_tokens),
+    )
+    return dataclasses.replace(
+        rows,
         direction=where.direction_B,
-        continues=zeros_B.astype(bool),
-        target_positions=slotted(alone.target_positions + place_D[:, None].astype(np.int32)),
-        target_tokens=slotted(alone.target_tokens),
         target_weights=slotted(alone.target_weights),
-        summary_position=zeros_B,
-        label=zeros_B,
-        label_weight=zeros_B.astype(np.float32),
         documents=Documents(
             floor=laid(floor, NEVER),
             position=laid(column, 0),
