@@ -3092,6 +3092,46 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "the_tokens_around_a_piece_take_no_room",
+        "xlnet_jax/data/batches/packing.py",
+        "length_N + frame, goal_N",
+        "length_N, goal_N",
+        one(
+            "data/batches/packing",
+            "test_rows_are_those_of_plain_first_fit_and_hold_every_token_once",
+        ),
+    ),
+    Mutant(
+        "a_row_has_more_targets_than_slots",
+        "xlnet_jax/data/batches/packing.py",
+        "[[[segment_len]], [[slots]]]",
+        "segment_len",
+        one(
+            "data/batches/packing",
+            "test_rows_are_those_of_plain_first_fit_and_hold_every_token_once",
+        ),
+    ),
+    Mutant(
+        "a_token_of_a_cut_document_is_read_twice",
+        "xlnet_jax/data/batches/packing.py",
+        "np.minimum(part_N, longer_N)",
+        "0",
+        one(
+            "data/batches/packing",
+            "test_rows_are_those_of_plain_first_fit_and_hold_every_token_once",
+        ),
+    ),
+    Mutant(
+        "a_group_begins_with_a_document",
+        "xlnet_jax/data/batches/packing.py",
+        "np.cumsum(parts_D) - part",
+        "np.cumsum(parts_D)",
+        one(
+            "data/batches/packing",
+            "test_rows_are_those_of_plain_first_fit_and_hold_every_token_once",
+        ),
+    ),
+    Mutant(
         "worst_pieces_of_a_gap",
         "xlnet_jax/infer/sampling.py",
         "jax.lax.top_k(jax.nn.log_softmax(logits_BV), count)",
@@ -3447,9 +3487,23 @@ MUTANTS = (
     Mutant(
         "counts_need_not_add_up",
         "xlnet_jax/data/corpus/corpus.py",
-        'counts.min() < 0 or counts.sum() != entry["tokens"]',
-        "counts.min() < 0",
+        "numbers.min() < 0 or numbers.sum() != tokens",
+        "numbers.min() < 0",
         one("data/corpus/corpus", "test_other_tokenizer_or_counts"),
+    ),
+    Mutant(
+        "a_length_without_the_end_of_its_document",
+        "xlnet_jax/data/prepare/work_unit.py",
+        "length_D += 1",
+        "length_D += 0",
+        one("data/corpus/corpus", "test_read_equals_a_naive_concatenation"),
+    ),
+    Mutant(
+        "a_page_forgets_the_pages_before",
+        "xlnet_jax/data/corpus/verify.py",
+        "page * page_tokens + np.flatnonzero(begins)",
+        "np.flatnonzero(begins)",
+        one("data/corpus/verify", "test_info_and_verify"),
     ),
     Mutant(
         "an_older_format_is_read",

@@ -235,6 +235,7 @@ def test_a_corpus_of_wordpiece_has_no_end_of_document(tmp_path):
         (tokens,), (flags,) = corpus.read_flags(np.array([0]), corpus.tokens)
         starts = np.flatnonzero(flags & pages.DOCUMENT_START)
         assert len(starts) == corpus.documents
+        assert corpus.lengths.tolist() == np.diff(starts, append=len(tokens)).tolist()
         assert not corpus.token_counts[corpus.tokenizer.special.ids()].any()
         texts += [each.tolist() for each in np.split(tokens, starts[1:])]
     encode = corpus.tokenizer.encode

@@ -61,6 +61,8 @@ def test_a_corpus_is_read_from_a_bucket(corpus_in, split):
     assert not shard_reads(corpus_in)  # opening it asks for sizes only
     same(corpus, split)
     assert len(shard_reads(corpus_in)) > corpus.manifest["splits"][split]["shards"][0]["pages"]
+    assert not any("document_lengths" in path for _, path, _ in corpus_in.requests)
+    np.testing.assert_array_equal(corpus.lengths, Corpus(data.corpus_path(), split).lengths)
     same(pickle.loads(pickle.dumps(corpus)), split)
 
 

@@ -258,16 +258,25 @@ def array_bytes(array: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def int64_of(data: bytes, length: int) -> np.ndarray:
-    """The int64 [length] array with these `array_bytes`. Raises ValueError for other bytes.
+def npy_header(length: int, kind: type) -> bytes:
+    """The first bytes of the `.npy` file of an array [length] of this type; its numbers follow."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": np.dtype(kind).str, "fortran_order": False, "shape": (length,)}
+    )
+    return buffer.getvalue()
+
+
+def numbers_of(data: bytes, length: int, kind: type = np.int64) -> np.ndarray:
+    """The array [length] of this type with these `array_bytes`, a view of them. Raises ValueError
+    for other bytes.
 
     `np.load` accepts other forms, and cannot run in threads, because it parses the header as
     Python. In Python 3.11 a garbage collection during the parse, with a callback such as JAX's,
     lets another thread parse; one thread then gets "SystemError: AST constructor recursion depth
     mismatch".
     """
-    empty = array_bytes(np.zeros(length, np.int64))
-    header = empty[: len(empty) - 8 * length]
-    if len(data) != len(empty) or not data.startswith(header):
-        raise ValueError(f"not an int64 array of {length} numbers")
-    return np.frombuffer(data, "<i8", length, len(header)).copy()
+    header = npy_header(length, kind)
+    if len(data) != len(header) + length * np.dtype(kind).itemsize or not data.startswith(header):
+        raise ValueError(f"not an {np.dtype(kind)} array of {length} numbers")
+    return np.frombuffer(data, kind, length, len(header))

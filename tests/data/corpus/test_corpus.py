@@ -97,6 +97,8 @@ def test_read_equals_a_naive_concatenation(split):
     assert corpus.documents == (tokens == EOD).sum()
     counts = np.bincount(tokens, minlength=data.VOCAB_SIZE)
     np.testing.assert_array_equal(corpus.token_counts, counts)
+    lengths = np.diff(np.flatnonzero(tokens == EOD), prepend=-1).astype(np.int32)
+    np.testing.assert_array_equal(corpus.lengths, lengths, strict=True)
     first = np.array([0, 63, 64, len(tokens) - 1, len(tokens), -5, 12345678901])
     for length in (0, 1, 70, 2 * corpus.tokens + 3):
         index = (first[:, None] + np.arange(length, dtype=np.int64)) % len(tokens)
@@ -115,8 +117,9 @@ def test_threads_and_pickled_copies_read_the_same():
     corpus = Corpus(data.corpus_path(), cache_bytes=5000)
     first = np.random.Generator(np.random.Philox(0)).integers(0, corpus.tokens, (40, 8))
     expected = [corpus.read(row, 100)[0] for row in first]
+    assert corpus.lengths.sum() == corpus.tokens  # read, and then not pickled
     again = pickle.loads(pickle.dumps(corpus))
-    assert not again._shards._open and not again._pages
+    assert not again._shards._open and not again._pages and "lengths" not in vars(again)
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda row: again.read(row, 100)[0], first))
     np.testing.assert_array_equal(found, expected)
@@ -203,6 +206,36 @@ def test_other_tokenizer_or_counts(copy, tmp_path):
         _refused(copy, f"token_counts-train.npy {said}")
     _edit(copy, lambda manifest: manifest["tokenizer"].update(vocab_size=300))
     _refused(copy, "spiece.model has 200 pieces, the manifest says 300")
+
+
+def test_lengths_of_documents(copy):
+    """They are read when they are needed; an older corpus has none."""
+    file = copy / "document_lengths-train.npy"
+    whole = file.read_bytes()
+    for content, said in (
+        (None, "is missing or cannot be read; copy the corpus again"),
+        (whole[:-1], "does not match its hash in the manifest; copy the corpus again"),
+        (whole[:-4], r"is damaged \(not an int32 array of \d+ numbers\)"),
+        (whole[:-1] + b"\1", "does not add up to the"),
+    ):
+        file.unlink(missing_ok=True)
+        if content:
+            file.write_bytes(content)
+        if content and "hash" not in said:
+            digest = hashlib.sha256(content).hexdigest()
+            _edit(copy, lambda m, d=digest: m["splits"]["train"].update(document_lengths_sha256=d))
+        corpus = Corpus(str(copy))
+        with pytest.raises(BadInput, match=f"document_lengths-train.npy {said}"):
+            _ = corpus.lengths
+    _edit(copy, lambda manifest: manifest["splits"]["train"].pop("document_lengths_sha256"))
+    corpus = Corpus(str(copy))
+    np.testing.assert_array_equal(corpus.read([0], 99), Corpus(data.corpus_path()).read([0], 99))
+    with pytest.raises(
+        BadInput,
+        match="corpus .*corpus has no lengths of documents, which data.documents=whole needs; "
+        "prepare it again with another --output",
+    ):
+        _ = corpus.lengths
 
 
 def test_pages_are_read_once_per_call_and_few_shards_are_open(monkeypatch):

@@ -66,16 +66,20 @@ def test_verify_tells_all_problems(copy, capsys):
     (copy / "spiece.model").write_bytes(b"x")
     (copy / "features.json").unlink()
     (copy / "token_counts-heldout.npy").write_bytes(b"x")
+    (copy / "document_lengths-heldout.npy").unlink()
+    (copy / "document_lengths-train.npy").write_bytes(b"x")
     code, out, err = command(capsys, "verify", copy, "--json")
-    assert code == 2 and json.loads(out)["exit_code"] == 2 and len(err) == 7
-    assert "differs from the prepared corpus (problems: 6); copy it again" in err[-1]
+    assert code == 2 and json.loads(out)["exit_code"] == 2 and len(err) == 9
+    assert "differs from the prepared corpus (problems: 8); copy it again" in err[-1]
     wanted = (
         "spiece.model: not a SentencePiece model",
         "features.json is missing",
         rf"{damaged}, page \d+ is damaged \(Corrupted",
         f"{missing}: No such file",
         rf"{longer} has \d+ bytes, not",
+        "document_lengths-train.npy does not match its hash",
         "token_counts-heldout.npy does not match its hash",
+        "document_lengths-heldout.npy is missing or cannot be read",
     )
     assert all(map(re.search, wanted, err)), err
 
@@ -94,13 +98,14 @@ def test_counts_of_the_manifest(copy):
     right = {"documents": train["documents"], "sentences": train["sentences"]}
     wrong = {"documents": right["documents"] - 1, "sentences": right["sentences"] + 1}
     problems = edited(copy, lambda manifest: manifest["splits"]["train"].update(wrong))
-    assert problems == [
+    assert "document_lengths-train.npy is damaged (not an int32 array of" in problems[0]
+    assert problems[1:] == [
         f"{copy}: train has {right[name]} {name}, the manifest says {wrong[name]}" for name in right
     ]
 
 
 def test_counts_of_tokens(copy):
-    counts = Corpus(str(copy)).token_counts
+    counts = Corpus(str(copy)).token_counts.copy()
     counts[9:11] = counts[[10, 9]]
     content = files.array_bytes(counts)
     (copy / "token_counts-train.npy").write_bytes(content)
@@ -109,6 +114,25 @@ def test_counts_of_tokens(copy):
         copy, lambda manifest: manifest["splits"]["train"].update(token_counts_sha256=digest)
     )
     assert "token_counts-train.npy: piece 9 occurs" in problem
+
+
+def test_lengths_of_documents(copy):
+    """Two documents change places; then a corpus without the file, as older versions wrote it."""
+    lengths = Corpus(str(copy)).lengths.copy()
+    place = int(np.flatnonzero(np.diff(lengths))[0])
+    lengths[[place, place + 1]] = lengths[[place + 1, place]]
+    file = copy / "document_lengths-train.npy"
+    file.write_bytes(files.array_bytes(lengths))
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    (problem,) = edited(
+        copy, lambda manifest: manifest["splits"]["train"].update(document_lengths_sha256=digest)
+    )
+    assert problem == f"{file}: the pages have documents of other lengths"
+    file.unlink()
+    older = edited(
+        copy, lambda manifest: manifest["splits"]["train"].pop("document_lengths_sha256")
+    )
+    assert older == []
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pathlib
 import shutil
 
 import data_fixtures as data
+import numpy as np
 import pytest
 
 from xlnet_jax.data.corpus import manifest as manifests
@@ -29,6 +30,7 @@ def copy(tmp_path):
     [
         ("corpus-train.array_record-00003-of-00004", " is missing.*"),
         ("token_counts-heldout.npy", " does not match.*"),
+        ("document_lengths-heldout.npy", " does not match.*"),
     ],
 )
 def test_a_finished_folder_that_is_not_whole(copy, name, message):
@@ -89,6 +91,11 @@ def test_what_killed_processes_leave_is_cleared_away(begun):
         (
             "units/00002.train.npy",
             b"junk",
+            r"is damaged \(not an int64 array .*; remove .*00002.json and rerun",
+        ),
+        (
+            "units/00002.train.npy",  # of an earlier version
+            files.array_bytes(np.zeros(data.VOCAB_SIZE, np.int64)),
             r"is damaged \(not an int64 array .*; remove .*00002.json and rerun",
         ),
     ],

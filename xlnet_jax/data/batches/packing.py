@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
-from xlnet_jax.data.workers import cores
 from xlnet_jax.errors import BadInput
 
 GROUP = 1024
 """Pieces of a group. The rows of an epoch depend on it."""
 
-_TOGETHER = 512  # groups that a thread packs at the same time
+_TOGETHER = 256  # groups that are packed at the same time
+
+Goal = Callable[[np.ndarray], np.ndarray]
+"""The largest number of targets of pieces with these numbers of tokens."""
 
 
 class RowPieces(NamedTuple):
@@ -110,7 +111,7 @@ def pack(
     segment_len: int,
     frame: int,
     slots: int,
-    goal: Callable[[np.ndarray], np.ndarray],
+    goal: Goal,
 ) -> Packing:
     """Packs the documents of a split into rows of `segment_len` positions and `slots` targets.
 
@@ -118,7 +119,7 @@ def pack(
       lengths: tokens of each document; not copied.
       eod: whether one of them is EOD.
       frame: number of tokens around the text of each piece.
-      goal: the largest number of targets of pieces with these numbers of tokens.
+      goal: see `Goal`.
 
     Raises BadInput: a row cannot hold one piece, or a document has no text.
     """
@@ -142,52 +143,45 @@ def pack(
     document_G = np.searchsorted(first_D, number_G, "right") - 1
     first_G3 = np.stack([document_G, number_G - first_D[document_G], token_D[document_G]], axis=1)
     groups = _Groups(lengths, int(eod), longest, pieces, first_G3)
-    goal_L = np.concatenate([[0], goal(np.arange(1, longest + 1))])
-    with ThreadPoolExecutor(cores()) as threads:
-        packed = threads.map(
-            lambda group: _first_fit(groups, group, segment_len, slots, goal_L),
-            range(0, len(number_G) - 1, _TOGETHER),
-        )
-        row_N, rows_G = map(np.concatenate, zip(*packed, strict=True))
+    packed = (
+        _first_fit(groups, group, segment_len, slots, goal)
+        for group in range(0, len(number_G) - 1, _TOGETHER)
+    )
+    row_N, rows_G = map(np.concatenate, zip(*packed, strict=True))
     rows = int(rows_G.sum())
     used = int(token_D[-1]) - int(eod) * len(lengths) + frame * pieces
     return Packing(rows, used / (rows * segment_len), groups, np.cumsum(rows_G) - rows_G, row_N)
 
 
 def _first_fit(
-    groups: _Groups, group: int, segment_len: int, slots: int, goal_L: np.ndarray
+    groups: _Groups, group: int, segment_len: int, slots: int, goal: Goal
 ) -> tuple[np.ndarray, np.ndarray]:
     """Packs up to `_TOGETHER` groups. Returns the row of each piece in its group, uint16, and the
-    number of rows of each group, int64. `goal_L` has the targets of pieces by length.
+    number of rows of each group, int64.
 
-    The loop is over the places of a group: each step serves all groups.
+    The loop is over the places of a group: each step serves all groups. Axis 2: positions, targets.
     """
     end = min(group + _TOGETHER, len(groups.first_G3) - 1)
     place_N = np.arange(min(end * GROUP, groups.pieces) - group * GROUP)
     length_N = groups.read(group, end, place_N).length_D
-    goal_N = goal_L[length_N]
+    goal_N = goal(length_N)
     if goal_N.max() > slots:
         raise BadInput(
             f"data.num_predict={slots} cannot hold the {goal_N.max()} targets of a piece of "
-            f"{length_N[goal_N.argmax()]} tokens; use {goal_L.max()} or more, or a smaller "
-            "data.segment_len"
+            f"{length_N[goal_N.argmax()]} tokens; use {goal(np.array(groups.longest))} or more, or "
+            "a smaller data.segment_len"
         )
-    kind = np.min_scalar_type(max(segment_len, slots))
-    size_GN, goal_GN = np.zeros((2, end - group, GROUP), kind)
-    size_GN.reshape(-1)[place_N] = length_N + (segment_len - groups.longest)
-    goal_GN.reshape(-1)[place_N] = goal_N
-    # The longest first; of equal lengths the earlier first; last, places without a piece.
-    order_NG = np.argsort(segment_len - size_GN, axis=1, kind="stable").T
-    space_GR, slots_GR = np.full_like(size_GN, segment_len), np.full_like(size_GN, slots)
-    row_GN = np.empty(size_GN.shape, np.uint16)
-    group_G = np.arange(end - group)
+    need_2GN = np.zeros((2, end - group, GROUP), np.min_scalar_type(max(segment_len, slots)))
+    frame = segment_len - groups.longest
+    need_2GN.reshape(2, -1)[:, place_N] = length_N + frame, goal_N
+    left_2GR = np.full_like(need_2GN, [[[segment_len]], [[slots]]])
+    row_GN, group_G = np.empty(need_2GN.shape[1:], np.uint16), np.arange(end - group)
     opened = 1  # rows up to the first that is empty in all groups
-    for place_G in order_NG:
-        size_G, goal_G = size_GN[group_G, place_G], goal_GN[group_G, place_G]
-        fits_GR = space_GR[:, :opened] >= size_G[:, None]
-        fits_GR &= slots_GR[:, :opened] >= goal_G[:, None]
+    # The longest first; of equal lengths the earlier first; last, places without a piece.
+    for place_G in np.argsort(segment_len - need_2GN[0], axis=1, kind="stable").T:
+        need_2G = need_2GN[:, group_G, place_G]
+        fits_GR = (left_2GR[:, :, :opened] >= need_2G[:, :, None]).all(axis=0)
         row_GN[group_G, place_G] = row_G = fits_GR.argmax(axis=1)
-        space_GR[group_G, row_G] -= size_G
-        slots_GR[group_G, row_G] -= goal_G
+        left_2GR[:, group_G, row_G] -= need_2G
         opened = max(opened, int(row_G.max()) + 2)
     return row_GN.reshape(-1)[place_N], row_GN.max(axis=1).astype(np.int64) + 1

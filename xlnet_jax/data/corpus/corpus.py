@@ -5,6 +5,7 @@
              prepare.json           the arguments of `prepare`
              spiece.model           the tokenizer, or tokenizer.json, or a counted vocabulary.json
              token_counts-SPLIT.npy int64 [V]
+             document_lengths-SPLIT.npy int32 [documents]; older corpora have none
              corpus-SPLIT.array_record-00000-of-00003 ...   the pages
              dataset_info.json features.json                so that TFDS can open the folder by name
 
@@ -16,6 +17,7 @@ documents in pages.
 from __future__ import annotations
 
 import bisect
+import functools
 import hashlib
 import os
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data.corpus.manifest import little_heldout, open_folder
+from xlnet_jax.data.corpus.manifest import lengths_name, little_heldout, open_folder
 from xlnet_jax.data.corpus.pages import SENTENCE_START, Page
 from xlnet_jax.data.corpus.shards import ADVICE, Recent, Shards
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
@@ -32,9 +34,9 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 
-# Attributes that are not pickled: worker processes do not need the manifest and the listing, which
-# may have 100 MB.
-_PER_PROCESS = ("manifest", "listing", "_shards", "_pages")
+# Attributes that are not pickled: worker processes do not need the manifest, the listing and the
+# lengths, which may have 100 MB each.
+_PER_PROCESS = ("manifest", "listing", "lengths", "_shards", "_pages")
 
 
 class Corpus:
@@ -46,7 +48,7 @@ class Corpus:
       sha256: hash of the content of all splits; a resumed run requires the same hash.
       token_counts: int64 [V], how often each piece occurs in the split.
       manifest, listing: the manifest, and the size of each file in the folder by name, in
-        bytes; a pickled corpus lacks both.
+        bytes; a pickled corpus lacks both, and `lengths`.
     """
 
     def __init__(
@@ -108,6 +110,20 @@ class Corpus:
         self.__dict__.update(state)
         self._start()
 
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """The number of tokens of each document of the split, its EOD included, int32 [documents].
+
+        Raises BadInput: the corpus has none, or they are damaged.
+        """
+        lengths = read_lengths(self.path, self.manifest, self.split)
+        if lengths is None:
+            raise BadInput(
+                f"corpus {self.path} has no lengths of documents, which data.documents=whole "
+                "needs; prepare it again with another --output"
+            )
+        return lengths
+
     def read(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Reads runs of tokens; the split is a circle, so any start int64 [B] and any length are
         valid.
@@ -168,19 +184,34 @@ def read_tokenizer(path: str, manifest: Json) -> Tokenizer:
 def read_counts(path: str, manifest: Json, split: str) -> np.ndarray:
     """Reads how often each piece occurs in a split, int64 [V]. Raises BadInput."""
     entry, vocab_size = manifest["splits"][split], manifest["tokenizer"]["vocab_size"]
-    file = os.path.join(path, entry["token_counts"])
+    file, sha256 = os.path.join(path, entry["token_counts"]), entry["token_counts_sha256"]
+    return _read_numbers(file, sha256, vocab_size, np.int64, entry["tokens"])
+
+
+def read_lengths(path: str, manifest: Json, split: str) -> np.ndarray | None:
+    """Reads the number of tokens of each document of a split, int32 [documents]; None if an older
+    version made the corpus. Raises BadInput.
+    """
+    entry, file = manifest["splits"][split], os.path.join(path, lengths_name(split))
+    if sha256 := entry.get("document_lengths_sha256"):
+        return _read_numbers(file, sha256, entry["documents"], np.int32, entry["tokens"])
+    return None
+
+
+def _read_numbers(file: str, sha256: str, length: int, kind: type, tokens: int) -> np.ndarray:
+    """Reads an array [length] of this type, with this hash, whose sum is `tokens`. Raises
+    BadInput.
+    """
     try:
         data = files.read(file)
     except OSError as error:
         raise BadInput(f"{file} is missing or cannot be read; {ADVICE}") from error
-    if entry["token_counts_sha256"] != hashlib.sha256(data).hexdigest():
+    if sha256 != hashlib.sha256(data).hexdigest():
         raise BadInput(f"{file} does not match its hash in the manifest; {ADVICE}")
     try:
-        counts = files.int64_of(data, vocab_size)
+        numbers = files.numbers_of(data, length, kind)
     except ValueError as error:
         raise BadInput(f"{file} is damaged ({error}); {ADVICE}") from error
-    if counts.min() < 0 or counts.sum() != entry["tokens"]:
-        raise BadInput(
-            f"{file} does not add up to the {entry['tokens']} tokens of {split}; {ADVICE}"
-        )
-    return counts
+    if numbers.min() < 0 or numbers.sum() != tokens:
+        raise BadInput(f"{file} does not add up to the {tokens} tokens of its split; {ADVICE}")
+    return numbers

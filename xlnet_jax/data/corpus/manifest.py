@@ -7,7 +7,8 @@ and means "finished".
     tokenizer            file, sha256, vocab_size
     normalization        the fields of `tokenizer.Normalization`
     splits.NAME          tokens, documents, sentences, paragraphs, token_counts (a file),
-                         token_counts_sha256, and
+                         token_counts_sha256, document_lengths_sha256 (may be absent: of the file
+                         document_lengths-NAME.npy), and
                 shards   a list of: file, tokens, pages, bytes, sha256 (of the file), content (of
                          its tokens and starts)
     options              of `prepare`
@@ -75,6 +76,7 @@ _SPLIT = {
     "paragraphs": _NUMBER,
     "token_counts": str,
     "token_counts_sha256": _SHA256,
+    "document_lengths_sha256": _SHA256,
     "shards": [_SHARD],
 }
 _MANIFEST = {
@@ -93,7 +95,7 @@ _MANIFEST = {
     "unknown": {"pieces": _NUMBER, "example": (None, str)},
     "sources": [{"path": str, "start": _NUMBER, "end": _NUMBER, "sha256": _SHA256}],
 }
-_MAY_BE_ABSENT = {"heldout", "dropped", "unknown"}
+_MAY_BE_ABSENT = {"heldout", "document_lengths_sha256", "dropped", "unknown"}
 
 
 def shard_name(split: str, index: int, count: int) -> str:
@@ -104,6 +106,11 @@ def shard_name(split: str, index: int, count: int) -> str:
 def counts_name(split: str) -> str:
     """Returns the file name of the token counts of a split."""
     return f"token_counts-{split}.npy"
+
+
+def lengths_name(split: str) -> str:
+    """Returns the file name of the lengths of the documents of a split."""
+    return f"document_lengths-{split}.npy"
 
 
 def content_hash(manifest: Json) -> str:
@@ -212,11 +219,12 @@ def parse(data: bytes, name: str) -> Json:
         )
         for part, split in manifest["splits"].items():
             _check_split(split, part, manifest["page_tokens"])
-        try:
-            # The options are only printed, which fails for NaN and for a lone surrogate.
-            json.dumps(manifest["options"], ensure_ascii=False, allow_nan=False).encode()
-        except ValueError as error:
-            raise ValueError(f"options cannot be printed: {error}") from error
+        for part in ("options", "unknown"):
+            try:
+                # They are only printed, which fails for NaN and for a lone surrogate.
+                json.dumps(manifest.get(part), ensure_ascii=False, allow_nan=False).encode()
+            except ValueError as error:
+                raise ValueError(f"{part} cannot be printed: {error}") from error
         for index, source in enumerate(manifest["sources"]):
             _check_value(source["end"], f"sources[{index}].end", _NUMBER[source["start"] :])
         if content_hash(manifest) != manifest["sha256"]:

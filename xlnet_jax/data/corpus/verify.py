@@ -4,6 +4,7 @@ text.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import numpy as np
 
 from xlnet_jax.data.corpus import corpus as corpora
 from xlnet_jax.data.corpus import pages
-from xlnet_jax.data.corpus.manifest import open_folder, read_manifest, warn_of_unknown
+from xlnet_jax.data.corpus.manifest import lengths_name, open_folder, read_manifest, warn_of_unknown
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores
 from xlnet_jax.errors import BadInput, summary
@@ -96,6 +97,7 @@ def verify(path: str, workers: int | None = None) -> tuple[Json, list[str]]:
     ]
     # A split with a damaged shard has no entry.
     totals: dict[str, Any] = dict.fromkeys(manifest["splits"], 0)
+    hashes = {name: hashlib.sha256() for name in totals}  # of the lengths of documents
     with (
         ThreadPoolExecutor(workers or cores()) as threads,
         progress_bar("shards", len(shards)) as bar,
@@ -110,27 +112,32 @@ def verify(path: str, workers: int | None = None) -> tuple[Json, list[str]]:
                     problems.append(str(counts))
                     totals.pop(name, None)
                 elif name in totals:
-                    totals[name] = totals[name] + counts
+                    totals[name] = totals[name] + counts[0]
+                    hashes[name].update(counts[1].data)
         finally:
             threads.shutdown(cancel_futures=True)
     for name in manifest["splits"]:
-        problems += _check_totals(path, manifest, name, totals.get(name))
+        problems += _check_totals(path, manifest, name, totals.get(name), hashes[name].digest())
     return {
         "shards": len(shards),
         **{name: sum(shard[name] for _, shard in shards) for name in ("bytes", "tokens")},
     }, problems
 
 
-def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> np.ndarray | BadInput:
+def _count_shard(
+    path: str, shard: Json, manifest: Json, eod: int | None
+) -> tuple[np.ndarray, np.ndarray] | BadInput:
     """Reads and counts a shard. Checks its hashes and also its flags, which may be inconsistent
     under a correct hash.
 
     Returns int64 [V + 3]: how often each piece occurs, then the numbers of documents, sentences and
-    paragraphs. Returns the error instead if the shard is damaged or its copy from a bucket fails.
+    paragraphs; and int32 [documents], the tokens of each document. Returns the error instead if the
+    shard is damaged or its copy from a bucket fails.
     """
     address = copy = os.path.join(path, shard["file"])
     page_tokens, vocab_size = manifest["page_tokens"], manifest["tokenizer"]["vocab_size"]
     counts = np.zeros(vocab_size + len(_BITS), np.int64)
+    first: list[np.ndarray] = []  # token of each document
     ended = True  # whether the previous token ended a document
     try:
         with files.local_copy(address) as copy:
@@ -151,6 +158,7 @@ def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> np.
                         f"{copy}, page {page}: the flags do not match the ends of its documents"
                     )
                 ended = bool(ends[-1])
+                first.append(page * page_tokens + np.flatnonzero(begins))
                 counts[:vocab_size] += np.bincount(tokens, minlength=vocab_size)
                 counts[vocab_size:] += [np.count_nonzero(starts & bit) for bit in _BITS.values()]
     except BadInput as error:
@@ -161,19 +169,26 @@ def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> np.
         return BadInput(
             f"{address}: {summary(error)}; set TMPDIR to a folder with room for a shard"
         )
-    return counts if ended or eod is None else BadInput(f"{address}: its last document has no end")
+    if not ended and eod is not None:
+        return BadInput(f"{address}: its last document has no end")
+    return counts, np.diff(np.concatenate(first), append=shard["tokens"]).astype(np.int32)
 
 
-def _check_totals(path: str, manifest: Json, name: str, totals: np.ndarray | None) -> Iterator[str]:
+def _check_totals(
+    path: str, manifest: Json, name: str, totals: np.ndarray | None, of_lengths: bytes
+) -> Iterator[str]:
     """Yields the differences between the manifest and `totals`, the sums over the shards of a
-    split. `totals` is None if a shard is damaged, which is reported elsewhere.
+    split, and `of_lengths`, the hash of the lengths of their documents. `totals` is None if a shard
+    is damaged, which is reported elsewhere.
     """
-    split = manifest["splits"][name]
-    try:
-        counts = corpora.read_counts(path, manifest, name)
-    except BadInput as error:
-        yield str(error)
-        counts = None
+    split, found = manifest["splits"][name], []
+    for read in (corpora.read_counts, corpora.read_lengths):
+        try:
+            found.append(read(path, manifest, name))
+        except BadInput as error:
+            yield str(error)
+            found.append(None)
+    counts, length_D = found
     if totals is None:
         return
     pieces, marks = np.split(totals, [-len(_BITS)])
@@ -183,6 +198,8 @@ def _check_totals(path: str, manifest: Json, name: str, totals: np.ndarray | Non
             f"{os.path.join(path, split['token_counts'])}: piece {piece} occurs {pieces[piece]} "
             f"times in the pages, but is counted {counts[piece]} times"
         )
+    if length_D is not None and hashlib.sha256(length_D).digest() != of_lengths:
+        yield f"{os.path.join(path, lengths_name(name))}: the pages have documents of other lengths"
     for counted, mark in zip(_BITS, marks.tolist(), strict=True):
         if split[counted] != mark:
             yield f"{path}: {name} has {mark} {counted}, the manifest says {split[counted]}"

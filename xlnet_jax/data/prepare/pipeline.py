@@ -24,6 +24,7 @@ import numpy as np
 from xlnet_jax.data import patterns, subwords
 from xlnet_jax.data import vocabulary as vocabularies
 from xlnet_jax.data.corpus import manifest as manifests
+from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.prepare import datasets, marks, resume, work_unit
 from xlnet_jax.data.prepare import engine as engines
 from xlnet_jax.data.prepare.datasets import Dataset
@@ -429,17 +430,19 @@ def _assemble(output: str, units: Sequence[Unit], tokenizer: Tokenizer, options:
 
 
 def _finish_split(output: str, split: str, entries: dict[int, Json], vocab_size: int) -> Json:
-    """Renames the shards of a split, adds up their counts, and returns the split's entry in the
-    manifest. `entries` holds the split's entry in the note of each unit, by unit number.
+    """Renames the shards of a split, adds up their counts, joins the lengths of their documents,
+    and returns the split's entry in the manifest. `entries` holds the split's entry in the note of
+    each unit, by unit number.
     """
     names = [manifests.shard_name(split, number, len(entries)) for number in range(len(entries))]
 
-    def finish(index: int, name: str) -> np.ndarray:
+    def finish(index: int, name: str) -> list[np.ndarray]:
         shard, counts, note = (
             work_unit.file_name(output, index, end) for end in (split, f"{split}.npy", "json")
         )
+        documents = entries[index]["documents"]
         try:
-            counts_V = files.int64_of(files.read(counts), vocab_size)
+            numbers = files.numbers_of(files.read(counts), vocab_size + documents)
         except ValueError as error:
             raise BadInput(
                 f"{counts} is damaged ({error}); remove {note} and rerun the same command"
@@ -447,11 +450,20 @@ def _finish_split(output: str, split: str, entries: dict[int, Json], vocab_size:
         # An earlier, killed attempt or a concurrent process may already have renamed the shard.
         with contextlib.suppress(FileNotFoundError):
             files.rename(shard, os.path.join(output, name))
-        return counts_V
+        return np.split(numbers, [vocab_size])
 
-    total_V = np.zeros(vocab_size, np.int64)
-    for counts_V in in_threads(finish, entries, names):  # one by one: all may be gigabytes
-        total_V += counts_V
+    totals = {name: sum(entry[name] for entry in entries.values()) for name in work_unit.COUNTED}
+    total_V, lengths = np.zeros(vocab_size, np.int64), manifests.lengths_name(split)
+    with files.scratch(os.path.join(output, lengths)) as folder:
+        path = os.path.join(folder, lengths)
+        with open(files.temporary(path), "wb") as file:
+            file.write(files.npy_header(totals["documents"], np.int32))
+            for counts_V, length_D in in_threads(finish, entries, names):
+                total_V += counts_V  # one by one: all may be gigabytes
+                file.write(length_D.astype(np.int32))
+        files.publish(path)
+        lengths_sha256 = pages.file_hash(path)
+        files.rename(path, os.path.join(output, lengths))
     sizes = files.listing(output)
     for (index, entry), name in zip(entries.items(), names, strict=True):
         if sizes.get(name) != entry["shard"]["bytes"]:
@@ -465,8 +477,9 @@ def _finish_split(output: str, split: str, entries: dict[int, Json], vocab_size:
         for name, entry in zip(names, entries.values(), strict=True)
     ]
     return {
-        **{name: sum(entry[name] for entry in entries.values()) for name in work_unit.COUNTED},
+        **totals,
         "token_counts": manifests.counts_name(split),
         "token_counts_sha256": hashlib.sha256(data).hexdigest(),
+        "document_lengths_sha256": lengths_sha256,
         "shards": shards,
     }

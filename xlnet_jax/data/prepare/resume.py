@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 
 from xlnet_jax.data.corpus import manifest as manifests
-from xlnet_jax.data.corpus.corpus import Corpus
+from xlnet_jax.data.corpus.corpus import Corpus, read_lengths
 from xlnet_jax.data.prepare import work_unit
 from xlnet_jax.data.prepare.sources import Part, Source
 from xlnet_jax.data.prepare.text import TextReader
@@ -124,6 +124,8 @@ def check_finished(output: str) -> Json:
         manifest = Corpus(output).manifest
         if "heldout" in manifest["splits"]:
             Corpus(output, "heldout")
+        for split in manifest["splits"]:
+            read_lengths(output, manifest, split)
     except BadInput as error:
         raise BadInput(f"{error}, or remove {output} and prepare again") from error
     return manifest

@@ -70,6 +70,7 @@ class _SplitWriter:
         self.empty = self.unknown = 0
         self.example = ""
         self.counts = np.zeros(tokenizer.vocab_size, np.int64)
+        self.lengths: list[np.ndarray] = []
 
     def add(self, document: Document) -> None:
         """Takes a document of at least one normalised sentence."""
@@ -111,14 +112,17 @@ class _SplitWriter:
             + opens_document_K * pages.DOCUMENT_START
             + opens_paragraph_K * pages.PARAGRAPH_START
         )
+        ends_D = np.append(start_K[opens_document_K][1:], len(pieces))
+        length_D = np.diff(ends_D, prepend=0)
         if (eod := self._tokenizer.special.eod) is not None:
             # EOD ends every document and belongs to the last sentence.
-            ends_D = np.append(start_K[opens_document_K][1:], len(pieces))
             tokens_N, starts_N = np.insert(pieces, ends_D, eod), np.insert(starts_N, ends_D, 0)
+            length_D += 1
         sums = len(tokens_N), documents, len(length_K), opens_paragraph_K.sum()
         for name, count in zip(COUNTED, sums, strict=True):
             self.counted[name] += int(count)
         self.counts += np.bincount(tokens_N, minlength=len(self.counts))
+        self.lengths.append(length_D)
         self._writer = self._writer or pages.PageWriter(self.path, self._page_tokens)
         self._writer.write(tokens_N, starts_N)
 
@@ -186,9 +190,9 @@ def count_unit(output: str, index: int, parts: Unit, request: Request) -> int:
 def prepare_unit(
     output: str, index: int, parts: Unit, tokenizer: Tokenizer, request: Request
 ) -> int:
-    """Writes the shards of one work unit (one per split that occurs), their token counts, and last
-    the unit's note. Returns the number of tokens. Raises BadInput as `TextReader.documents` does,
-    and if a file cannot be written.
+    """Writes the shards of one work unit (one per split that occurs), their token counts and the
+    lengths of their documents (int64 [V + documents]), and last the unit's note. Returns the number
+    of tokens. Raises BadInput as `TextReader.documents` does, and if a file cannot be written.
     """
     note = file_name(output, index, "json")
 
@@ -214,9 +218,8 @@ def prepare_unit(
             if shard := shards[split]:
                 splits[split] = {**writer.counted, "shard": shard}
                 files.rename(writer.path, file_name(output, index, split))
-                files.write(
-                    file_name(output, index, split + ".npy"), files.array_bytes(writer.counts)
-                )
+                numbers = np.concatenate([writer.counts, *writer.lengths])
+                files.write(file_name(output, index, split + ".npy"), files.array_bytes(numbers))
         content = {
             "tokenizer": tokenizer.sha256,
             "splits": splits,
