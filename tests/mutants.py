@@ -718,7 +718,7 @@ MUTANTS = (
         TRANSFORMER,
         "PackedKeys(documents.floor, *tokens",
         "PackedKeys(jnp.roll(documents.floor, -1, 1), *tokens",
-        documents("xlnet-plm-xla"),
+        documents("xlnet-plm-cpu"),
     ),
     Mutant(
         "learned_positions_go_on_in_the_next_document",
@@ -753,13 +753,13 @@ MUTANTS = (
         ATTEND,
         "return self.packed.document_BQ, self",
         "return self.rows_B, self",
-        documents("xlnet-plm-xla"),
+        documents("xlnet-plm-cpu"),
     ),
     Mutant(
         "masks_of_layers_depend_on_the_row",
         TRANSFORMER,
-        "return Places(rows, position_BS)",
-        "return Places(jnp.arange(B), position_BS)",
+        "places=Places(rows, position_BS)",
+        "places=Places(jnp.arange(B), position_BS)",
         documents("xlnet-plm-cpu"),
     ),
     Mutant(

@@ -165,9 +165,15 @@ class XLNet(nn.Module):
         nn.share_scope(self, embedding)
         tokens, targets = places(batch, rows_B, place_BT)
         x_BSD, g_BPD = embedding(batch, tokens, targets)
+        rows, position_BS = tokens
+        if batch.documents is None:
+            position_BS = jnp.broadcast_to(jnp.arange(T), (B, T))
         streams = (content_stream(batch, place_BT, tokens),)
         if g_BPD is not None:
             x_BSD = jnp.concatenate([x_BSD, g_BPD], axis=1)
+            position_BS = jnp.concatenate([position_BS, T + targets.position_BQ], axis=1)
+            if batch.documents is not None:
+                rows = jnp.concatenate([rows, targets.rows], axis=1)
             streams += (query_stream(batch, limit_BP, targets),)
 
         past = self._past(batch, memory, place_BT, rows_B)
@@ -179,7 +185,7 @@ class XLNet(nn.Module):
             rank_BK=past.rank_BK,
             segment_BK=jnp.concatenate([zeros_BM, batch.segments], axis=1),
             streams=streams,
-            places=layer_places(batch, tokens, None if g_BPD is None else targets),
+            places=Places(rows, position_BS),
             table_SND=past.table_SND,
             slot_BT=past.slot_BT,
             # Biases that all layers share have the depth of the embeddings, 0.
@@ -277,19 +283,6 @@ def places(
         return Places(rows_B, place_BT), Places(rows_B, target_BP)
     tokens = Places(documents.number, documents.position)
     return tokens, Places(*(jnp.take_along_axis(x, target_BP, axis=1) for x in tokens))
-
-
-def layer_places(batch: Batch, tokens: Places, targets: Places | None) -> Places:
-    """Returns `AttentionInputs.places`; `targets` is None without a query stream."""
-    B, T = batch.tokens.shape
-    rows, position_BS = tokens
-    if batch.documents is None:
-        position_BS = jnp.broadcast_to(jnp.arange(T), (B, T))
-    if targets is not None:
-        position_BS = jnp.concatenate([position_BS, T + targets.position_BQ], axis=1)
-        if batch.documents is not None:
-            rows = jnp.concatenate([rows, targets.rows], axis=1)
-    return Places(rows, position_BS)
 
 
 def content_stream(batch: Batch, place_BT: jax.Array | None, tokens: Places) -> AttentionStream:
