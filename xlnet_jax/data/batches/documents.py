@@ -142,9 +142,8 @@ def _permuted(builder: ExampleBuilder, texts: Texts, number_D: np.ndarray) -> Ba
     data, T = builder.config.data, builder.config.data.segment_len
     distribution = orders.DISTRIBUTIONS[data.factorization_order]
     if distribution.whole:
-        rank_DT = distribution.ranks(
-            *builder.draws(texts.where, number_D, fresh=1 + T), texts.length_D1
-        )
+        (draws_DX,) = builder.draws(texts.where, number_D, fresh=1 + T)
+        rank_DT = distribution.ranks(draws_DX, texts.length_D1)
         return _example(texts, rank_DT, rank_DT >= 0, T)
     target_draws, order_draws = builder.draws(
         texts.where, number_D, builder.draws_needed(T), fresh=T
@@ -180,8 +179,8 @@ def _masked(builder: ExampleBuilder, texts: Texts, number_D: np.ndarray) -> Batc
 def _diffused(builder: ExampleBuilder, texts: Texts, number_D: np.ndarray) -> Batch:
     """Builds examples of masked diffusion; each of the m masked tokens of n weighs n / m."""
     T, first = builder.config.data.segment_len, int(texts.text_DT[0].argmax())
-    draws_DX = builder.draws(texts.where, number_D, fresh=1 + T)
-    masked_DT = orders.DISTRIBUTIONS["uniform"].ranks(*draws_DX, texts.length_D1) >= 0
+    (draws_DX,) = builder.draws(texts.where, number_D, fresh=1 + T)
+    masked_DT = orders.DISTRIBUTIONS["uniform"].ranks(draws_DX, texts.length_D1) >= 0
     target_DT = np.pad(masked_DT, ((0, 0), (first, 0)))[:, :T]
     batch = _example(texts, None, target_DT, T)
     weight_D1 = texts.length_D1 / target_DT.sum(axis=1, keepdims=True)

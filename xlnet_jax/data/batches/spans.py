@@ -57,8 +57,9 @@ def sample(
     length_BS = _lengths(length_BS, max_span)
     columns = np.arange(N)
     first_BW, before_BN = _words(word_start_BN, max_span)
+    eligible_before_BN = before(eligible_BN)
     length_B1 = N if length_B1 is None else length_B1
-    first_BW, eligible_before_BN = np.minimum(first_BW, length_B1), before(eligible_BN)
+    first_BW = np.minimum(first_BW, np.asarray(length_B1))
 
     # Pieces per unit of span length: the mean word length of the row. With a smaller unit the scan
     # would meet its goal early, and the end of the text would have too few targets.
