@@ -26,7 +26,7 @@ from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.members.parts import Parts
 from xlnet_jax.members.xlnet import TENSORFLOW
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
-from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.model.transformer import XLNet, empty_memory, places
 from xlnet_jax.train import gradients
 from xlnet_jax.train import state as states
 from xlnet_jax.train.loss import mean_loss
@@ -242,7 +242,8 @@ def test_glorot_mask_embedding_is_uniform_within_the_bound_of_the_released_model
     def vector(switches):
         config = dataclasses.replace(tiny.config().model, d_model=width, init_std=0.02)
         run = Embedding(config, CompatConfig(switches), Parts()).init
-        params = run(jax.random.key(0), example_batch(tiny.config(), 1), jnp.arange(1))["params"]
+        batch = example_batch(tiny.config(), 1)
+        params = run(jax.random.key(0), batch, *places(batch, jnp.arange(1)))["params"]
         return np.sort(nn.meta.unbox(params)["mask_embedding"])
 
     drawn, even = vector("glorot_mask_embedding"), np.linspace(-bound, bound, width)
