@@ -71,7 +71,7 @@ COMMANDS = (
                 "data set of TFDS, already prepared; repeatable",
                 [],
                 action="append",
-                metavar="NAME[:SPLIT]",
+                metavar="NAME[:VERSION][:SPLIT]",
             ),
             option("--data_dir", "folder of the TFDS data sets (default: TFDS's own)"),
             option("--field", "field of a record with the text (default: text)", "text"),
@@ -425,7 +425,8 @@ COMMANDS = (
             count(
                 "--streams",
                 "split mode, left to right: number of rows of text, each of which starts without "
-                "memory (default: few)",
+                "memory (default: one per ten times the length of memory and segment, at most "
+                "train.batch_size)",
             ),
             count("--memory_len", "left to right: memory slots (default: as in training)", ge=0),
             count("--segment_len", "left to right: tokens of a segment (default: as in training)"),

@@ -66,7 +66,7 @@ class DataConfig:
     bidirectional: bool = key(True, "reads every other block reversed")
     mask_group_size: int = key(
         6,
-        "n target pieces lie in a context of n mask_group_size / masks_per_group pieces",
+        "n target pieces lie in a context of n * mask_group_size / masks_per_group pieces",
         "[0, 65_536]",
     )
     masks_per_group: int = key(1, "see `mask_group_size`", "[1, inf)")
@@ -83,7 +83,7 @@ class DataConfig:
     )
     pairs: str = key(
         "next",
-        "segment B: next = the text after A or another text; order = A and B in order or "
+        "text B: next = the text after A or another text; order = A and B in order or "
         "swapped; none = no B, text across documents (bert, roberta, albert)",
         "next order none",
     )
@@ -118,7 +118,7 @@ class DataConfig:
     )
     positive_pair_rate: float = key(
         0.5,
-        "rate of segments B that follow A, or with data.pairs=order of pairs in order",
+        "rate of texts B that follow A, or with data.pairs=order of pairs in order",
         "[0, 1]",
     )
     read_threads: int = key(4, "threads that read and build batches", "[1, 1_024]", FREE)

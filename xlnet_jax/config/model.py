@@ -43,7 +43,7 @@ class ModelConfig:
     )
     cutoffs: str = key(
         "",
-        "first words of the tail clusters of the adaptive softmax, with commas; empty = no "
+        "ids at which the tail clusters of the adaptive softmax begin, with commas; empty = no "
         "clusters",
     )
     div_val: int = key(1, "tail cluster i has vectors of width d_embed / div_val^i", "[1, 65_536]")
