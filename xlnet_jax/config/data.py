@@ -46,7 +46,7 @@ class DataConfig:
         "[1, inf)",
         phased=True,
     )
-    num_predict: int = key(85, "most targets P of an example", phased=True)
+    num_predict: int = key(85, "largest number of targets P of an example", phased=True)
     multi_token_prediction: int = key(
         1,
         "clm: tokens predicted per position; losses of tokens after the next one have weight 0.5",
@@ -122,7 +122,12 @@ class DataConfig:
         "[0, 1]",
     )
     read_threads: int = key(4, "threads that read and build batches", "[1, 1_024]", FREE)
-    prefetch: int = key(8, "dispatches of batches kept ready", "[1, 1_024]", FREE)
+    prefetch: int = key(
+        8,
+        "number of dispatches (`train.steps_per_dispatch` steps each) whose batches are kept ready",
+        "[1, 1_024]",
+        FREE,
+    )
     workers: int = key(
         -1,
         "processes that build batches; 0 = threads",
@@ -189,8 +194,7 @@ class FinetuneConfig:
     )
     drop_unlabelled: bool = key(
         True,
-        "leaves out examples with the label null, NaN, -, empty or (of classes 0 to n - 1) -1; "
-        "False refuses them",
+        "leaves out examples without a label, such as null; False refuses them",
         resume=FREE,
     )
     metric: str = key("", "score that ranks checkpoints; empty = the usual score of the task")

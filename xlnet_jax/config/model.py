@@ -113,8 +113,7 @@ class ModelConfig:
     )
     attention: str = key(
         "auto",
-        "implementation, with equal results; auto = fused on TPU v4 and later and on NVIDIA "
-        "A100, H100 and H200 if it agrees with xla, cpu on a CPU, else xla",
+        "implementation, with equal results; auto = chosen by device",
         "auto xla cpu fused",
         FREE,
     )

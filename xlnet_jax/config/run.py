@@ -205,9 +205,7 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:
-    """Held-out loss. A permutation LM is evaluated in fixed orders, a left-to-right model with its
-    memory carried.
-    """
+    """Held-out loss, with the memory carried. A permutation LM is evaluated in fixed orders."""
 
     every: int = key(0, "steps between evaluations in training; 0 = none", resume=FREE)
     blocks: int = key(0, "held-out blocks scored in training, evenly spread; 0 = all", resume=FREE)
