@@ -13,9 +13,10 @@ from xlnet_jax.keys import allowed
 HEAD = """# Command line
 
 All commands, as in `xlnet-jax COMMAND --help`. With `--json` stdout has one JSON object, or one
-for each text; all other output goes to stderr. Where a configuration is read,
-`--config.KEY=VALUE` changes a [key](configuration.md). An error is one line on stderr; with
-`--json` it is also an object on stdout, `{"error": "...", "exit_code": 2}`.
+for each text; all other output goes to stderr. Commands with `--config`, `--configs` or `--workdir`
+(except `doctor`) take `--config.KEY=VALUE`, which changes a [key](configuration.md). An error is
+one line on stderr; with `--json` it is also an object on stdout,
+`{"error": "...", "exit_code": 2}`.
 
 ## Exit codes
 
@@ -70,6 +71,8 @@ def row(option) -> str:
     )
     # The page has a column for it.
     help = re.sub(r" \(default:? [^)]*\)$", "", words["help"]) if default else words["help"]
+    # The head of the page says it of every configuration.
+    help = help.replace("; --config.KEY=VALUE changes a key", "")
     return f"| `{name}` | {default} | {values} | {help} |\n"
 
 

@@ -20,11 +20,11 @@ starts from all defaults, `xlnet_jax.config.default()`, or from another file,
 When a run is resumed, a key is
 
 - **frozen**: it must not change (model, objective, data, seeds; corpus and tokenizer by hash);
-- **elastic**: it may change, and the data plan records it (batch size, mesh);
-- **free**: it may change, without an entry in the data plan.
+- **elastic**: it may change, to fit other devices (batch size, mesh); another batch size empties
+  the memory;
+- **free**: it may change at any resume.
 
-A **phase** key may differ between the [phases](training.md#phases) of a run, `config.phases`. Upper
-bounds catch typing errors before a wrong value takes all memory.
+A **phase** key may differ between the [phases](training.md#phases) of a run, `config.phases`.
 """
 
 SIGNS = {"at least": "≥", "above": ">", "at most": "≤", "below": "<"}

@@ -46,11 +46,17 @@ def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option,
 _CORPUS = option("path", "folder that `xlnet-jax prepare` wrote, also gs://", metavar="DIR")
 _FILE = "Python file or name of a packaged configuration; --config.KEY=VALUE changes a key"
 _CONFIG = option("--config", f"{_FILE} (default: the configuration of the resumed run)")
-_CHECKPOINT = (
-    option(
-        "--workdir", "work directory of the run; --config.KEY=VALUE changes a key", required=True
+_RUN = option(
+    "--workdir", "work directory of the run; --config.KEY=VALUE changes a key", required=True
+)
+_CHECKPOINT = _RUN, count("--step", "checkpoint (default: the newest)", ge=0)
+_BEST_CHECKPOINT = (
+    _RUN,
+    count(
+        "--step",
+        "checkpoint (default: the one with the best dev score, or the newest if none was scored)",
+        ge=0,
     ),
-    count("--step", "checkpoint (default: the newest)", ge=0),
 )
 
 _STOPS = (
@@ -71,7 +77,7 @@ COMMANDS = (
                 "data set of TFDS, already prepared; repeatable",
                 [],
                 action="append",
-                metavar="NAME[:SPLIT]",
+                metavar="NAME[:VERSION][:SPLIT]",
             ),
             option("--data_dir", "folder of the TFDS data sets (default: TFDS's own)"),
             option("--field", "field or column of a record with the text (default: text)", "text"),
@@ -300,7 +306,7 @@ COMMANDS = (
                 "file of more examples, like a training file or one per line, or - for stdin",
             ),
             option("--skip_bad", "do not fail because of unusable examples", False),
-            *_CHECKPOINT,
+            *_BEST_CHECKPOINT,
             count("--batch_size", "examples at a time; does not change the result", le=MOST_ROWS),
             *declared_options(Decoding, ("temperature", "top_k", "top_p", "seed")),
         ),
@@ -439,8 +445,9 @@ COMMANDS = (
             ),
             count(
                 "--streams",
-                "split mode, left to right: number of rows of text, each of which starts without "
-                "memory (default: few)",
+                "split mode, left to right: number of streams, each of which starts without memory "
+                "(default: one stream for every 10 * (memory + segment) tokens of the split, at "
+                "least 1, at most train.batch_size)",
             ),
             count("--memory_len", "left to right: memory slots (default: as in training)", ge=0),
             count("--segment_len", "left to right: tokens of a segment (default: as in training)"),
@@ -515,7 +522,8 @@ COMMANDS = (
             option("--workdir", "folder of all runs, compare.json and page.html", required=True),
             count(
                 "--seeds",
-                "runs of each configuration; with fewer than 5 no difference is named (default 5)",
+                "runs of each configuration; with fewer than 5, no difference is reported as "
+                "significant (`named`) (default 5)",
                 5,
                 le=1000,
             ),
@@ -563,7 +571,7 @@ COMMANDS = (
         "xlnet-jax export --workdir=run --format=huggingface --output=exported",
         lazily("commands.export:export"),
         (
-            *_CHECKPOINT,
+            *_BEST_CHECKPOINT,
             option(
                 "--format",
                 "orbax: parameters only (default: huggingface)",

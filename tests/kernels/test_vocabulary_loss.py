@@ -20,7 +20,7 @@ from xlnet_jax.kernels import vocabulary_loss
 from xlnet_jax.members.parts import Parts
 from xlnet_jax.model.embeddings import Embedding
 from xlnet_jax.model.heads import LMHead
-from xlnet_jax.model.transformer import Output
+from xlnet_jax.model.transformer import Output, places
 from xlnet_jax.objectives import PLM
 from xlnet_jax.objectives.objective import Objective
 from xlnet_jax.train import gradients
@@ -123,7 +123,7 @@ class EmbeddingsOnly(nn.Module):
     def __call__(self, batch, memory, rows_B=None):
         embedding = Embedding(self.config, CORRECT, self.parts, name="embedding")
         nn.share_scope(self, embedding)
-        vectors_BPD, _ = embedding(batch, jnp.arange(len(batch.tokens)))
+        vectors_BPD, _ = embedding(batch, *places(batch, jnp.arange(len(batch.tokens))))
         return Output(vectors_BPD, vectors_BPD, memory)
 
 

@@ -141,7 +141,7 @@ def test_static_targets_come_again_in_every_epoch():
     for switches, same in (("static_targets", True), ("", False)):
         first, second = epoch(switches, 0), epoch(switches, 2)
         assert np.array_equal(first[0], second[0]) == same
-        assert np.array_equal(first[1], second[1]) == same, "the window and segments A and B"
+        assert np.array_equal(first[1], second[1]) == same, "the window and texts A and B"
         assert not np.array_equal(first[2], second[2]), "the factorisation order is always new"
 
 

@@ -26,7 +26,9 @@ def prepare(
     """
     inputs = [*input, *(f"tfds:{name}" for name in tfds)]
     if not inputs:
-        raise BadInput("no text; name it with --input=FILE_OR_FOLDER or --tfds=NAME[:SPLIT]")
+        raise BadInput(
+            "no text; name it with --input=FILE_OR_FOLDER or --tfds=NAME[:VERSION][:SPLIT]"
+        )
     beam = [option for option in beam_options.split(",") if option]
     manifest = pipeline.prepare(inputs, output, PrepareOptions(beam_options=beam, **options))
     return {

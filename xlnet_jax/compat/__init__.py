@@ -25,9 +25,7 @@ SWITCHES = {
         "spans and single pieces may cover SEP and CLS; these are not predicted, so a row has "
         "fewer than `data.num_predict` targets"
     ),
-    "static_targets": (
-        "windows, their targets and their segments A and B are the same in every epoch"
-    ),
+    "static_targets": "windows, their targets and their texts A and B are the same in every epoch",
     "both_directions": (
         "every text is read forward and reversed in the same step, by rows r and r + B/2"
     ),

@@ -6,8 +6,9 @@ frozen dataclasses, one for each section, and checks every value, alone and agai
 before any device is used. Every key has its documentation, its bounds and its rule on resume:
 
     frozen    must not change: another model, objective or seed is another run
-    elastic   may change between two starts; the data plan and the log record it (batch size, mesh)
-    free      may change at any start (length of the run, logging, checkpoints, evaluation)
+    elastic   may change, to fit other devices (batch size, mesh); another batch size empties the
+              memory
+    free      may change at any resume (length of the run, logging, checkpoints, evaluation)
 """
 
 from xlnet_jax.config.data import DataConfig, FinetuneConfig

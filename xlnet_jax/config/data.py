@@ -52,7 +52,7 @@ class DataConfig:
         "[1, inf)",
         phased=True,
     )
-    num_predict: int = key(85, "most targets P of an example", phased=True)
+    num_predict: int = key(85, "largest number of targets P of an example", phased=True)
     multi_token_prediction: int = key(
         1,
         "clm: tokens predicted per position; losses of tokens after the next one have weight 0.5",
@@ -72,7 +72,7 @@ class DataConfig:
     bidirectional: bool = key(True, "reads every other block reversed")
     mask_group_size: int = key(
         6,
-        "n target pieces lie in a context of n mask_group_size / masks_per_group pieces",
+        "n target pieces lie in a context of n * mask_group_size / masks_per_group pieces",
         "[0, 65_536]",
     )
     masks_per_group: int = key(1, "see `mask_group_size`", "[1, inf)")
@@ -89,7 +89,7 @@ class DataConfig:
     )
     pairs: str = key(
         "next",
-        "segment B: next = the text after A or another text; order = A and B in order or "
+        "text B: next = the text after A or another text; order = A and B in order or "
         "swapped; none = no B, text across documents (bert, roberta, albert)",
         "next order none",
     )
@@ -124,11 +124,16 @@ class DataConfig:
     )
     positive_pair_rate: float = key(
         0.5,
-        "rate of segments B that follow A, or with data.pairs=order of pairs in order",
+        "rate of texts B that follow A, or with data.pairs=order of pairs in order",
         "[0, 1]",
     )
     read_threads: int = key(4, "threads that read and build batches", "[1, 1_024]", FREE)
-    prefetch: int = key(8, "dispatches of batches kept ready", "[1, 1_024]", FREE)
+    prefetch: int = key(
+        8,
+        "number of dispatches (`train.steps_per_dispatch` steps each) whose batches are kept ready",
+        "[1, 1_024]",
+        FREE,
+    )
     workers: int = key(
         -1,
         "processes that build batches; 0 = threads",
@@ -200,8 +205,7 @@ class FinetuneConfig:
     )
     drop_unlabelled: bool = key(
         True,
-        "leaves out examples with the label null, NaN, -, empty or (of classes 0 to n - 1) -1; "
-        "False refuses them",
+        "leaves out examples without a label, such as null; False refuses them",
         resume=FREE,
     )
     metric: str = key("", "score that ranks checkpoints; empty = the usual score of the task")

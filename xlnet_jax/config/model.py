@@ -43,7 +43,7 @@ class ModelConfig:
     )
     cutoffs: str = key(
         "",
-        "first words of the tail clusters of the adaptive softmax, with commas; empty = no "
+        "ids at which the tail clusters of the adaptive softmax begin, with commas; empty = no "
         "clusters",
     )
     div_val: int = key(1, "tail cluster i has vectors of width d_embed / div_val^i", "[1, 65_536]")
@@ -113,8 +113,7 @@ class ModelConfig:
     )
     attention: str = key(
         "auto",
-        "implementation, with equal results; auto = fused on TPU v4 and later and on NVIDIA "
-        "A100, H100 and H200 if it agrees with xla, cpu on a CPU, else xla",
+        "implementation, with equal results; auto = chosen by device",
         "auto xla cpu fused",
         FREE,
     )

@@ -40,7 +40,7 @@ class OptimizerConfig:
     )
     min_lr_ratio: float = key(0.0, "final learning rate as a share of the peak", "[0, 1]", FREE)
     weight_decay: float = key(
-        0.01, "decoupled weight decay; not on LayerNorm and dense biases", resume=FREE
+        0.01, "decoupled weight decay; not on LayerNorm and biases, except u, v, w", resume=FREE
     )
     adam_b1: float = key(0.9, "decay of the first moment", "[0, 1)", FREE)
     adam_b2: float = key(0.999, "decay of the second moment", "[0, 1)", FREE)
@@ -205,9 +205,7 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:
-    """Held-out loss. A permutation LM is evaluated in fixed orders, a left-to-right model with its
-    memory carried.
-    """
+    """Held-out loss, with the memory carried. A permutation LM is evaluated in fixed orders."""
 
     every: int = key(0, "steps between evaluations in training; 0 = none", resume=FREE)
     blocks: int = key(0, "held-out blocks scored in training, evenly spread; 0 = all", resume=FREE)

@@ -68,7 +68,7 @@ def masked_rules(config: Any) -> Rules:
         (
             "data.sentence_loss",
             not data.sentence_loss or (data.pairs != "none" and not config.objective.whole),
-            "needs segments A and B; use data.objective=mlm with data.pairs=next or order",
+            "needs texts A and B; use data.objective=mlm with data.pairs=next or order",
         ),
         (
             "model.memory_len",
@@ -85,7 +85,7 @@ def length_with_random_b(config: Any, reuse_len: int) -> tuple[int, str]:
     budget = config.data.segment_len - reuse_len - 3
     return (
         config.model.memory_len + reuse_len + 4 * budget,
-        "an example with its memory and a random segment B",
+        "an example with its memory and a random text B",
     )
 
 

@@ -365,7 +365,7 @@ def test_static_copies_are_ten():
         (
             "bert",
             {"pairs": "none", "sentence_loss": True},
-            "data.sentence_loss=True needs segments A and B",
+            "data.sentence_loss=True needs texts A and B",
         ),
         (
             "bert",

@@ -118,8 +118,8 @@ def prepare(inputs: Sequence[str], output: str, options: PrepareOptions = DEFAUL
     """Makes a corpus from text, or resumes where an earlier call with the same arguments stopped.
 
     Args:
-      inputs: files, folders and glob patterns, on disk or `gs://`, and `tfds:NAME[:SPLIT]`; see
-        `sources`.
+      inputs: files, folders and glob patterns, on disk or `gs://`, and
+        `tfds:NAME[:VERSION][:SPLIT]`; see `sources`.
       output: folder to write, on disk or `gs://`; new, empty, or started by the same request.
       options: see `PrepareOptions`.
 
