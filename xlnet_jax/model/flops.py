@@ -3,7 +3,28 @@ chip peaks.
 
 A matrix product of [a, b] by [b, c] counts 2abc. Only matrix products count, and only what the
 objective needs: recomputation (remat) and padding do not count. The backward pass costs twice the
-forward pass, except that the memory gets no gradient; docs/metrics.md has the formula.
+forward pass, except that the memory gets no gradient.
+
+With A = H E, K = M + T and N = M + 2T - 1, r query rows in a layer cost
+
+    stream(r) = 4 r D A      projections of queries and output
+              + 2 r K A      content scores
+              + 2 r K A      position scores (N distances are computed, of which K are needed)
+              + 4 r A        segment scores
+              + 2 r K A      weighted values
+              + 4 r D F      feed-forward
+
+    forward = (L - 1) stream(T)     content stream; the output of its last layer is not used
+            + L stream(P)           query stream
+            + L 4 K D A             keys and values
+            + 2 P D V               logits
+
+    step    = B (3 forward - L 4 M D A) + L 4 N D A
+
+The projection of the position table counts once per step in each pass. A model without a query
+stream has L stream(T). Only XLNet, except with `clm`, has segment scores; without relative
+positions there are no position scores and no table. A dense layer in the head adds 2 P D C, with C
+the width of the embedding. An adaptive softmax counts all its clusters and projections.
 """
 
 from __future__ import annotations
