@@ -13,9 +13,9 @@ depends on data counts once. Parts that run once per batch count in every row. T
 one row and one layer on one device; on v4 and v5p its two cores share the work, and bundles are
 those of one of them. Shares are of all slots of a unit.
 
-`--documents` takes T=2048 M=0 P=341 and rows of several documents; `joined` is the program for rows
-of one text. Here a condition counts as often as it holds, in both streams: the start of a block of
-queries once, and a visit of a block of keys as often as the block is visited.
+`--documents` takes T=2048 M=0 P=341 and rows of several documents. The figures are the bundles of
+both streams times the share of the blocks of keys that a row visits. In `exact` each condition counts
+as often as it holds: the start of a block of queries once, for example.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.metadata
-import itertools
 import json
 import os
 import re
@@ -86,54 +85,54 @@ def measure(chip: str, sizes: Sizes, saved: bool) -> dict[str, Any]:
 
 
 def documents(chip: str, sizes: Sizes) -> dict[str, Any]:
-    """Bundles of a row of documents, by `DOCUMENTS`, and of a row of one text: `joined`."""
+    """By `DOCUMENTS`: the bundles of the schedule times the share of the blocks that a row visits;
+    the bundles by `cycles`; and both in shares of those of one document.
+    """
     if reason := why_not(chip):
         return {"not_compiled": reason}
     kernel = fused.KERNELS[describe(TOPOLOGIES[chip]).devices[0].device_kind]
     blocks = getattr(kernel, "keywords", {}).get("blocks", tpu.TpuBlocks())
-    bundles: dict[str, Any] = dict.fromkeys(("joined", *DOCUMENTS), 0)
-    for packed, chosen in itertools.product((False, True), repeat=2):
-        stream = streams(sizes, jnp.bfloat16, packed=packed)[chosen]
+    bundles, exact = (dict.fromkeys(DOCUMENTS, 0.0) for _ in range(2))
+    for chosen, stream in enumerate(streams(sizes, jnp.bfloat16, packed=True)):
         plan = tpu.plan_passes(stream, blocks, False)[0]
         groups = -(-sizes.H * plan.head_dim // (plan.groups * LANES))
-        texts = schedules(chip, sizes, packed=packed, chosen=chosen)[1]
-        for name in DOCUMENTS if packed else ("joined",):
-            row = in_documents(stream, DOCUMENTS["one" if name == "joined" else name])
+        found, texts = schedules(chip, sizes, packed=True, chosen=bool(chosen))
+        for name, lengths in DOCUMENTS.items():
+            row = in_documents(stream, lengths)
             visited, _, every = visits(row, plan.query_block, plan.key_block)
             rows = every * plan.key_block // plan.keys
-            bundles[name] += groups * sum(
-                cycles(text, packed, visited, every, rows) for text in texts
-            )
+            bundles[name] += sum(each.bundles for each in found.values()) * visited / every
+            exact[name] += groups * sum(cycles(text, visited, every, rows) for text in texts)
     return {
-        **{f"{name}_bundles": n for name, n in bundles.items()},
+        **{f"{name}_bundles": round(n) for name, n in bundles.items()},
         **{f"{name}_share": round(n / bundles["one"], 3) for name, n in bundles.items()},
+        **{f"{name}_exact_bundles": round(n) for name, n in exact.items()},
+        **{f"{name}_exact_share": round(n / exact["one"], 3) for name, n in exact.items()},
     }
 
 
-def cycles(text: str, packed: bool, visited: int, every: int, blocks: int) -> int:
+def cycles(text: str, visited: int, every: int, blocks: int) -> int:
     """The bundles of one row and some lanes in the schedule of a kernel, with every condition as
     often as it holds.
 
     Args:
       text: the schedule.
-      packed: whether visits are a condition; the first condition of a visit then starts a block of
-        queries.
       visited: visits of blocks of keys.
       every: programs.
       blocks: blocks of queries.
     """
-    (body,) = conditions(text)
-    inside = conditions(body)
-    total = every * (count(body) - sum(map(count, inside)))
-    if packed:
-        visit = max(inside, key=count)
-        inside.remove(visit)
-        start = count(conditions(visit)[0])
-        total += visited * (count(visit) - start) + blocks * start
-    # Forward: writes the output. Backward: starts the tables, with documents the sums of keys; then
-    # writes the gradients of queries, and those of keys.
-    times = {1: [blocks], 3: [1, blocks, 1], 4: [1, 1, blocks, 1]}[len(inside)]
-    return total + sum(n * count(each) for n, each in zip(times, inside, strict=True))
+    program = max(conditions(text), key=count)
+    inside = conditions(program)
+    visit = max(inside, key=count)
+    # A visit first starts a block of queries, if it is its first one. Before it, the sums of a row
+    # start. After it, the results of a block of queries are written, then those of a row.
+    start, at = conditions(visit)[0], inside.index(visit)
+    return (
+        every * (count(program) - sum(map(count, inside)))
+        + visited * (count(visit) - count(start))
+        + blocks * sum(map(count, (start, inside[at + 1])))
+        + sum(map(count, inside[:at] + inside[at + 2 :]))
+    )
 
 
 def conditions(text: str) -> list[str]:
@@ -216,7 +215,8 @@ def main() -> None:
     if not args.json:
         heads = ["forward", "backward", "us per row and layer", *UNITS]
         if args.documents:
-            heads = ["joined", *DOCUMENTS, *(f"share {name}" for name in ("joined", *DOCUMENTS))]
+            heads = [*DOCUMENTS, *(f"share of {name}" for name in DOCUMENTS)]
+            heads += [f"exact {head}" for head in heads]
         print(f"| chip | bundles {' | '.join(heads)} |\n{'|---' * (1 + len(heads))}|")
     for chip in args.chips:
         print(f"compiling for {chip}", file=sys.stderr)

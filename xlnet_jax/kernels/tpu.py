@@ -45,7 +45,7 @@ class TpuBlocks:
     keys: int = 896
     chosen: int = 128
     """Queries at chosen positions."""
-    packed: tuple[int, int] = (256, 256)
+    packed: tuple[int, int] = (128, 256)
     """Queries in order and keys, if rows hold several documents: smaller blocks see fewer keys of
     other documents.
     """

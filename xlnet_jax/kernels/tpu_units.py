@@ -236,7 +236,10 @@ class Units(NamedTuple):
         """Fills the columns of all units with documents, at the first visit of a block of queries:
         small blocks of keys would not pay for it.
         """
-        pl.loop(0, self.plan.units)(lambda n: self._fill(n, 0) and None)
+
+        @pl.loop(0, self.plan.units)
+        def _unit(n: Any) -> None:
+            self._fill(n, 0)
 
     def ready(self, n: Any, slot: int) -> Unit:
         """Returns unit n with its columns, which fill the slot without documents."""
