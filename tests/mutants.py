@@ -2648,7 +2648,7 @@ MUTANTS = (
     Mutant(
         "a_mask_leaves_the_space_before_it",
         "xlnet_jax/convert/tokenizer_json.py",
-        '"lstrip": index == special.mask',
+        '"lstrip": index == mask',
         '"lstrip": False',
         one("convert/tokenizer_json", "test_special_tokens"),
     ),
@@ -3331,17 +3331,17 @@ MUTANTS = (
         one("data/patterns", "test_the_first_part_that_is_not_matched_is_named"),
     ),
     Mutant(
-        "no_line_end_beside_the_matches",
+        "line_ends_are_one_piece",
         "xlnet_jax/data/patterns.py",
-        "tokenizers.Regex(pattern + LINE_END)",
-        "tokenizers.Regex(pattern)",
+        r'LINE_END = r"|\n',
+        r'LINE_END = r"|\n+',
         one("data/patterns", "test_a_line_end_is_a_piece_unless_a_match_has_it"),
     ),
     Mutant(
         "a_tsv_has_quotes",
         "xlnet_jax/data/prepare/tables.py",
-        "csv_rows(lines, strict=True) if is_csv else tabs",
-        "csv_rows(lines, strict=True)",
+        r'line.rstrip("\r\n").split',
+        r'line.rstrip("\r\n").replace("\"", "").split',
         one("data/prepare/tables", "test_quotes_mean_nothing_in_a_tsv"),
     ),
     Mutant(
@@ -3382,10 +3382,10 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "a_fasta_is_cut_inside_sequences",
+        "a_fasta_is_never_cut",
         "xlnet_jax/data/prepare/sources.py",
-        'line.startswith(b">")',
-        "True",
+        '"fasta": "name"',
+        '"fasta": "file"',
         one("data/prepare/sequences", "test_a_sequence_is_a_document_wherever_the_file_is_cut"),
     ),
     Mutant(
