@@ -3492,10 +3492,10 @@ MUTANTS = (
         one("data/corpus/corpus", "test_other_tokenizer_or_counts"),
     ),
     Mutant(
-        "a_length_without_the_end_of_its_document",
+        "lengths_of_documents_in_another_order",
         "xlnet_jax/data/prepare/work_unit.py",
-        "length_D += 1",
-        "length_D += 0",
+        "np.diff(ends_D, prepend=0)",
+        "np.diff(ends_D, prepend=0)[::-1].copy()",
         one("data/corpus/corpus", "test_read_equals_a_naive_concatenation"),
     ),
     Mutant(
@@ -3675,8 +3675,8 @@ MUTANTS = (
     Mutant(
         "line_ends_are_one_piece",
         "xlnet_jax/data/patterns.py",
-        r'LINE_END = r"|\n"',
-        r'LINE_END = r"|\n+"',
+        r'LINE_END = r"|\n',
+        r'LINE_END = r"|\n+',
         one("data/patterns", "test_a_line_end_is_a_piece_unless_a_match_has_it"),
     ),
     Mutant(

@@ -40,8 +40,8 @@ class DataConfig:
     )
     factorization_order: str = key(
         "spans",
-        "plm: XLNet's spans, with A and B (spans); any unknown positions, predicted in random "
-        "order (uniform) or from left to right (left_within)",
+        "plm: which positions are unknown, in which order; spans = XLNet's spans, with A and B; "
+        "uniform = any positions in random order; left_within = any, from left to right",
         "spans uniform left_within",
         phased=True,
     )

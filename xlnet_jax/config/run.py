@@ -70,7 +70,7 @@ class TrainConfig:
     )
     gradient_accumulation_steps: int = key(
         1,
-        "sequential micro-batches per step; one gradient sum crosses the network",
+        "sequential micro-batches per step; devices sum their gradients once per step",
         "[1, 65_536]",
         ELASTIC,
     )
@@ -95,7 +95,7 @@ class TrainConfig:
     )
     spike_window: int = key(
         100,
-        "number of last good steps that give the mean and deviation of the loss",
+        "length, in good steps, of the averages that give mean and deviation of the loss",
         "[2, 1_048_576]",
         FREE,
     )
