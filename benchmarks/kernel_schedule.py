@@ -14,8 +14,8 @@ one row and one layer on one device; on v4 and v5p its two cores share the work,
 those of one of them. Shares are of all slots of a unit.
 
 `--documents` takes T=2048 M=0 P=341 and rows of several documents. The figures are the bundles of
-both streams times the share of the blocks of keys that a row visits. In `exact` each condition counts
-as often as it holds: the start of a block of queries once, for example.
+both streams times the share of the blocks of keys that a row visits. In `exact` each condition
+counts as often as it holds: the start of a block of queries once, for example.
 """
 
 from __future__ import annotations

@@ -13,10 +13,23 @@ import pytest
 SCRIPT = pathlib.Path(__file__).parents[2] / "benchmarks" / "gpu_compile.py"
 
 
-@pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax_cuda12_plugin") is None,
     reason="the extra gpu-aot, a compiler for GPUs, is missing",
 )
+
+
+def test_the_attention_of_documents_skips_the_keys_of_others():
+    """Instructions of four documents, and of five that straddle the blocks, in shares of one."""
+    done = subprocess.run([sys.executable, SCRIPT, "--documents"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["shares"]["four"] <= 0.35 and result["shares"]["five"] <= 0.45
+    for one in result["kernels"]:
+        assert one["shared_bytes"] <= 163 * 2**10, f"{one['name']} does not fit an A100"
+        assert one["spill_store_bytes"] == 0 or "forward" not in one["name"]
+
+
 def test_the_step_compiles_for_an_h100_and_the_forward_pass_does_not_spill():
     """Catches an operation that Triton has no lowering for, and tiles that outgrow the registers or
     shared memory.

@@ -397,6 +397,20 @@ def test_fused_attention_compiles_in_the_step(topology, unroll):
     assert compile.attempt(make_recipe(config), describe(topology)).fits
 
 
+@pytest.mark.parametrize(
+    "chip", ["v5e", *(pytest.param(chip, marks=pytest.mark.prove) for chip in ("v4", "v5p", "v6e"))]
+)
+def test_the_attention_of_documents_skips_the_keys_of_others(chip, monkeypatch):
+    """Bundles of four documents, and of five that straddle the blocks, in shares of one."""
+    monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
+    import kernel_schedule
+
+    sizes = kernel_schedule.Sizes(B=1, T=2048, M=0, P=341, H=2)
+    found = kernel_schedule.documents(chip, sizes)
+    assert found["four_share"] <= 0.35 and found["five_share"] <= 0.45
+    assert found["four_exact_share"] <= 0.45 and found["five_exact_share"] <= 0.6
+
+
 @pytest.mark.prove
 @pytest.mark.parametrize("topology", ["v4:2x2x1", "v5e:2x2", "v5p:2x2x1"])
 def test_kept_probabilities_have_room_in_the_vector_memory(topology):
