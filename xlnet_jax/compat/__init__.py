@@ -65,7 +65,8 @@ class CompatConfig:
     """Behaviour of original code, to reproduce published numbers; docs/compat.md has the table."""
 
     switches: str = key(
-        "", "2019 = all switches of XLNet's code, bert = all of Google's BERT, or names, with commas"
+        "",
+        "2019 = all switches of XLNet's code, bert = all of Google's BERT, or names, with commas",
     )
     cores: int = key(1, "TPU cores that core_clip imitates", "[1, inf)")
 

@@ -63,9 +63,7 @@ def sample(
 
     # Pieces per unit of span length: the mean word length of the row. With a smaller unit the scan
     # would meet its goal early, and the end of the text would have too few targets.
-    unit_B1 = np.ones((B, 1))
-    if kind == "words":
-        unit_B1 = length_B1 / np.maximum(before_BN[:, -1:], 1)
+    unit_B1 = length_B1 / np.maximum(before_BN[:, -1:], 1) if kind == "words" else np.ones((B, 1))
 
     chosen_BN = np.zeros((B, N), bool)
     done_B1 = cursor_B1 = np.zeros((B, 1), int)
