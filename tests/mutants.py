@@ -3716,8 +3716,8 @@ MUTANTS = (
     Mutant(
         "a_sequence_ends_with_a_line_end",
         "xlnet_jax/data/prepare/text.py",
-        "(sum(map(len, document)) > 1)",
-        "(sum(map(len, document)) > 0)",
+        "sum(map(len, document)) == 1",
+        "sum(map(len, document)) == 0",
         one(
             "data/prepare/sequences",
             "test_every_character_of_a_document_and_no_other_is_in_the_corpus",

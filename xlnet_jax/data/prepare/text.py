@@ -12,11 +12,11 @@
 CSV, TSV, Parquet or TFDS is always one document. Inside a document a blank line ends a paragraph. A
 sequence of a FASTA is one document of one sentence: its lines, joined.
 
-For a counted vocabulary every sentence ends with "\n", unless it is the only one of its document: a
-sequence or a SMILES gets no character that it does not have. In byte-level BPE a word begins with
-its space, so every sentence but the first of a document begins with a space: the pieces are then
-the same as if spaces joined the sentences. A part of a published data set (see `datasets`) is one
-document, and its lines are unchanged.
+For a counted vocabulary every sentence ends with "\n". With `characters`, `bytes` and `pattern` the
+only sentence of a document does not: a sequence or a SMILES gets no character that it does not
+have. In byte-level BPE a word begins with its space, so every sentence but the first of a document
+begins with a space: the pieces are then the same as if spaces joined the sentences. A part of a
+published data set (see `datasets`) is one document, and its lines are unchanged.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ class TextReader:
                 spaced[0][0] = document[0][0]
                 yield spaced
             else:
-                end = "\n" * (sum(map(len, document)) > 1)
+                one = sum(map(len, document)) == 1 and self.rules.vocabulary != "words"
+                end = "" if one else "\n"
                 yield [[sentence + end for sentence in paragraph] for paragraph in document]
 
     def digest(self, part: Part) -> str:
