@@ -16,7 +16,9 @@ from xlnet_jax.kernels.xla import Arguments, PackedKeys
 GATHERED = functools.partial(
     tpu.attend,
     interpret=True,
-    blocks=tpu.TpuBlocks(queries=16, keys=128, chosen=16, window=128, strided=False),
+    blocks=tpu.TpuBlocks(
+        queries=16, keys=128, chosen=16, window=128, strided=False, packed=(16, 128)
+    ),
 )
 """The kernel with several blocks and windows at lengths of a few hundred; shifts by gathers, as on
 v4. No TPU takes 16 queries, but interpret mode does.

@@ -23,11 +23,13 @@ SMALL = functools.partial(GATHERED, blocks=replace(GATHERED.keywords["blocks"], 
 gathers.
 """
 STRIPS = functools.partial(
-    GATHERED, blocks=replace(GATHERED.keywords["blocks"], queries=256, strips=(128, 128))
+    GATHERED,
+    blocks=replace(GATHERED.keywords["blocks"], queries=256, strips=(128, 128), packed=(256, 256)),
 )
 """Several strips in a program."""
 WIDE = functools.partial(
-    SMALL, blocks=replace(SMALL.keywords["blocks"], queries=256, strips=(256, 256))
+    SMALL,
+    blocks=replace(SMALL.keywords["blocks"], queries=256, strips=(256, 256), packed=(256, 128)),
 )
 """Strips of two tiles."""
 GPU = functools.partial(
@@ -190,11 +192,12 @@ def test_shards_of_rows_and_heads_equal_the_whole(kernel, drawn, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", [GATHERED, STRIPS, GPU], ids=["tpu", "strips", "gpu"])
+@pytest.mark.parametrize("name", ["tpu", "strips", "wide", "gpu", "tiles"])
 @settings(max_examples=4, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_documents_equal_the_plain_attention(kernel, data):
+def test_documents_equal_the_plain_attention(name, data):
     """Drawn packings, some with rows of padding alone."""
+    kernel = {"tpu": SMALL, "strips": STRIPS, "wide": WIDE, "gpu": GPU, "tiles": TILES}[name]
     T = data.draw(st.sampled_from([128, 200, 390]))
     row = st.lists(st.integers(1, 150), max_size=6)
     lengths = [

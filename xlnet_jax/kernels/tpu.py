@@ -46,8 +46,8 @@ class TpuBlocks:
     chosen: int = 128
     """Queries at chosen positions."""
     packed: tuple[int, int] = (128, 256)
-    """Queries in order and keys, if rows hold several documents and more than 4 blocks of keys.
-    Small blocks see fewer keys of other documents, but cost more for each pair.
+    """Queries in order and keys, if rows hold several documents: smaller blocks see fewer keys of
+    other documents.
     """
     window: int = 512
     """Positions that one product of queries at chosen positions covers, a power of 2."""
@@ -123,9 +123,7 @@ def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPl
     """Returns the plans of the forward and of the backward pass."""
     (_, Q, H, E), K, chosen = a.q_BQHE.shape, a.k_BKHE.shape[1], a.query_position_BQ is not None
     T, Ep = K - a.memory_len, next(width for width in HEAD_DIMS if width >= E)
-    queries, keys = blocks.queries, blocks.keys
-    if a.packed is not None and 4 * blocks.packed[1] < K:
-        queries, keys = blocks.packed
+    queries, keys = (blocks.queries, blocks.keys) if a.packed is None else blocks.packed
     in_order = min(queries, round_up(T, LANES))
     query_block = min(blocks.chosen, round_up(Q, 16)) if chosen else in_order
     # As few blocks of keys as possible, all of one size.
