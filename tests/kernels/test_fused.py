@@ -192,12 +192,11 @@ def test_shards_of_rows_and_heads_equal_the_whole(kernel, drawn, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tpu", "strips", "wide", "gpu", "tiles"])
+@pytest.mark.parametrize("kernel", [GATHERED, STRIPS, GPU], ids=["tpu", "strips", "gpu"])
 @settings(max_examples=4, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_documents_equal_the_plain_attention(name, data):
+def test_documents_equal_the_plain_attention(kernel, data):
     """Drawn packings, some with rows of padding alone."""
-    kernel = {"tpu": SMALL, "strips": STRIPS, "wide": WIDE, "gpu": GPU, "tiles": TILES}[name]
     T = data.draw(st.sampled_from([128, 200, 390]))
     row = st.lists(st.integers(1, 150), max_size=6)
     lengths = [
@@ -209,6 +208,8 @@ def test_documents_equal_the_plain_attention(name, data):
     arguments = cast(draw_documents(T, lengths, chosen, seed, E=E), jnp.float32)
     dropout = AttentionDropout(jnp.uint32(4), rate, 1, first_head=3) if rate else None
     compare(replace(arguments, dropout=dropout, save=True), kernel)
+    # A kernel in interpret mode takes thousands of memory maps, of which a process has 65,530.
+    jax.clear_caches()
 
 
 @pytest.mark.parametrize("chosen", [None, 40])
