@@ -38,7 +38,7 @@ def test_quotes_mean_nothing_in_a_tsv(tmp_path):
     [
         (
             "id,smiles\n1,CCO\n",
-            "line 2: no field 'text', but 'id', 'smiles'; choose one with --field",
+            "line 1: no field 'text', but 'id', 'smiles'; choose one with --field",
         ),
         ("id,text\n1,C\n\n2\n", "line 4: 1 columns, and the first row has 2"),
         ('id,text\n1,"C\nC"\n2,C,C\n', "line 4: 3 columns, and the first row has 2"),

@@ -298,7 +298,7 @@ class TextReader:
         # `offset` is the last line of each row: a value in quotes may have several lines.
         for _, names, row in tables.rows(part.path, of_file()):
             if self.rules.field not in names:
-                raise part.bad_line(offset, records.no_field(self.rules.field, names))
+                raise part.bad_line(0, records.no_field(self.rules.field, names))
             if len(row) != len(names):
                 raise part.bad_line(offset, tables.ragged(names, row))
             text = row[names.index(self.rules.field)]
