@@ -85,7 +85,13 @@ def test_links_have_the_size_of_their_file(tmp_path):
     (tmp_path / "a").write_bytes(bytes(10_000))
     (tmp_path / "link").symlink_to(tmp_path / "a")
     (tmp_path / "nowhere").symlink_to("b")
-    assert files.listing(str(tmp_path)) == {"a": 10_000, "link": 10_000, "nowhere": 1}
+    (tmp_path / "loop").symlink_to("loop")
+    assert files.listing(str(tmp_path)) == {
+        "a": 10_000,
+        "link": 10_000,
+        "nowhere": 1,
+        "loop": 4,
+    }
 
 
 def test_an_empty_object_in_place_of_a_folder(bucket):

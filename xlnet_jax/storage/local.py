@@ -72,9 +72,11 @@ class Local:
             for entry in entries:
                 # Another process may rename or remove an entry while this one reads the folder.
                 with contextlib.suppress(FileNotFoundError):
-                    # A link has the size of its target; a dangling link has its own.
-                    size = entry.stat(follow_symlinks=os.path.exists(entry.path)).st_size
-                    sizes[entry.name + "/" * entry.is_dir()] = size
+                    # A link has the size of its target; a dangling link, or one of a loop of
+                    # links, has its own.
+                    follow = os.path.exists(entry.path)
+                    size = entry.stat(follow_symlinks=follow).st_size
+                    sizes[entry.name + "/" * entry.is_dir(follow_symlinks=follow)] = size
         return sizes
 
     def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], list[str] | None]:
