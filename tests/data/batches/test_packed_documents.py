@@ -158,12 +158,12 @@ def test_an_example_is_the_same_alone_and_in_company(
         text,
         text.tokenizer,
         of_run,
-        windows(np.arange(len(alone.every.first_D)), direction),
+        windows(np.arange(len(alone.every.first_D))[::-1], direction),  # in another order
         packed=alone,  # type: ignore[arg-type]
         **build,
     )
     frame = frames.pieces_around(of_run)
-    number = 0
+    number = len(alone.every.first_D) - 1
     for row in range(packed.rows):
         place = slot = 0
         for length in packed.row(row).length_D:
@@ -186,7 +186,7 @@ def test_an_example_is_the_same_alone_and_in_company(
                 (whole.target_weights, each.target_weights),
             ]:
                 np.testing.assert_array_equal(x[row, mine], y[number, own])
-            place, slot, number = place + n, slot + targets, number + 1
+            place, slot, number = place + n, slot + targets, number - 1
         assert (whole.rank[row, place:] == NEVER).all() and place <= T
         assert (whole.documents.floor[row, place:] == NEVER).all()
         assert not whole.target_weights[row, slot:].any()
