@@ -85,8 +85,8 @@ def measure(chip: str, sizes: Sizes, saved: bool) -> dict[str, Any]:
 
 
 def documents(chip: str, sizes: Sizes) -> dict[str, Any]:
-    """By `DOCUMENTS`: the bundles of the schedule times the share of the blocks that a row visits;
-    the bundles by `cycles`; and both in shares of those of one document.
+    """For each row of `DOCUMENTS` the bundles of the schedule, times the share of the blocks that
+    the row visits, and the bundles by `cycles`; both also divided by the bundles of one document.
     """
     if reason := why_not(chip):
         return {"not_compiled": reason}
@@ -124,8 +124,8 @@ def cycles(text: str, visited: int, every: int, blocks: int) -> int:
     program = max(conditions(text), key=count)
     inside = conditions(program)
     visit = max(inside, key=count)
-    # A visit first starts a block of queries, if it is its first one. Before it, the sums of a row
-    # start. After it, the results of a block of queries are written, then those of a row.
+    # The program starts the sums of a row, then visits a block of keys, then writes the results of
+    # a block of queries and of a row. The first visit of a block of queries starts this block.
     start, at = conditions(visit)[0], inside.index(visit)
     return (
         every * (count(program) - sum(map(count, inside)))

@@ -7,7 +7,7 @@ are.
 
 Without a corpus the lengths are made up: log-normal, with mean and spread of the 20,000 proteins of
 Debian's `mmseqs2-examples` and of the characters of molecules of PyPI's `molsets`. Every token is a
-target. Columns, each row in a process of its own:
+target. A separate process computes each row of the table. Columns:
 
   documents, pieces   pieces are more, because long documents are cut
   seconds             to make the table, on one core

@@ -103,8 +103,8 @@ COMMANDS = (
             ),
             option(
                 "--pattern",
-                "regular expression of a piece, for --vocabulary=pattern; for SMILES that of "
-                "Schwaller et al. 2019 in docs/data.md",
+                "--vocabulary=pattern: regular expression that matches one piece; docs/data.md has "
+                "the expression for SMILES (Schwaller et al. 2019)",
                 metavar="REGEX",
             ),
             option(

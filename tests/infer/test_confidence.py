@@ -78,7 +78,7 @@ def test_all_texts_sum_to_one_in_orders_of_their_own(objective, model, x64):
     answer, a token that is drawn, a probability of another call, unequal places.
     """
     special = XLNET._replace(cls=0, sep=2, mask=MASK)
-    if objective == "plm":  # where a known CLS or SEP has a rank of its own
+    if objective == "plm":  # only here a known CLS or SEP has another rank than text
         special = XLNET
     made = dataclasses.replace(scorer(V, objective, batch_size=V**3, **model), special=special)
     made = dataclasses.replace(made, params=jax.tree.map(lambda x: 2 * x, made.params))

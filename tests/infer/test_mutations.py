@@ -37,8 +37,8 @@ def joint(model, text, places, order):
 
 @pytest.mark.parametrize("mutation", ["C2W", "A1G:G5A", "D3E:C7W:A8K"])
 def test_a_mutant_is_compared_with_the_wild_type_in_the_same_orders(model, mutation):
-    """Against all orders by themselves: each of the K values is that of one order, in both; so the
-    mean over many comes near the mixture of all orders.
+    """Each of the K values is the value of one order for both texts, so the mean over many orders
+    comes near the mixture of all orders, which the test computes order by order.
     """
     places, text = [int(part[1:-1]) - 1 for part in mutation.split(":")], list(WILD)
     for part, place in zip(mutation.split(":"), places, strict=True):

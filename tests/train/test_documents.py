@@ -86,7 +86,7 @@ def computed(name, objective, attention):
 
 
 def of_documents(found, batch, documents, places):
-    """The loss, what there is at the positions and the slots of each document, and the gradient."""
+    """The loss, the vectors and losses of each document, and the gradient."""
     (loss, (hidden, *of_slots)), grads = jax.device_get(found)
     parts = []
     for document, (row, start) in zip(documents, places, strict=True):
@@ -104,7 +104,7 @@ def assert_equal(found, expected):
 
 
 def compare(case, seed):
-    """Compares documents that are packed at random with the same ones, each in a row of its own."""
+    """Compares randomly packed documents with the same documents, one in each row."""
     run, rng, key = computed(*case), np.random.default_rng(seed), jax.random.key(seed)
     numbers = rng.permutation(1000)
     documents = [
@@ -118,7 +118,7 @@ def compare(case, seed):
 
     def alone(documents):
         own = [packed.Place(row, 0) for row in range(ROWS)]
-        # But for the direction, which is that of the whole packed row.
+        # The direction is the only thing that a document takes from its packed row.
         batch = packed.pack(documents, own, direction_B[[row for row, _ in places]], T, T)
         return of_documents(run(batch, key), batch, documents, own)
 
@@ -181,9 +181,7 @@ def built(case, groups, direction_B, seed):
         zeros_B,
         0,
     )
-    batch = builder.build(
-        text, text.tokenizer, of_run, where, packed=Rows(), first_number=3, name="train"
-    )
+    batch = builder.build(text, of_run, where, packed=Rows(), first_number=3, name="train")
     # The loss of the targets is divided by the summed weights, to be compared in float64.
     return dataclasses.replace(batch, target_weights=batch.target_weights.astype(np.float64))
 
@@ -202,8 +200,8 @@ def by_document(found, batch):
 
 
 def compare_built(case, seed):
-    """Compares rows of training with the same documents, each in a row of its own: each document at
-    a random place, in both directions if its member reads both.
+    """Compares rows that training builds with the same documents, one in each row. Places are
+    random, and directions too if the member reads both.
     """
     run, rng, key = computed(*case), np.random.default_rng(seed), jax.random.key(seed)
     two_way = not MEMBERS[case[0]].positions_at_input
@@ -259,7 +257,7 @@ def test_transformers_gets_the_mask_of_each_document():
 
 
 def test_devices_and_micro_batches_draw_the_masks_of_the_documents():
-    """The gradient of a step on two devices, in two parts each, is that of all rows at once."""
+    """Two devices with two micro-batches each compute the gradient of all rows at once."""
     settings = tiny.config(
         model={"memory_len": 0},
         data={

@@ -211,6 +211,7 @@ def score(
     for number, (passage, scores) in enumerate(zip(passages, scored, strict=True), 1):
         position_U, log_prob_U, totals = scores
         tokens, _ = ids_of_passage(model.tokenizer, passage, number)
+        # A left-to-right model of whole documents also scores the end, at the next position.
         tokens.append(model.tokenizer.special.eod)
         results.append(
             {

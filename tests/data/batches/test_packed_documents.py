@@ -137,6 +137,13 @@ def windows(blocks: np.ndarray, direction: int) -> Windows:
     )
 
 
+def built(of_run: Config, text: Text, rows: np.ndarray, direction: int, packed: Any) -> Batch:
+    """Rows of a packing, as training builds them in its epoch 2."""
+    return documents.build(
+        text, of_run, windows(rows, direction), packed=packed, first_number=0, name="train"
+    )
+
+
 @pytest.mark.parametrize("direction", [1, -1])
 @pytest.mark.parametrize(("member", "objective", "order"), CASES)
 def test_an_example_is_the_same_alone_and_in_company(
@@ -145,23 +152,9 @@ def test_an_example_is_the_same_alone_and_in_company(
     of_run, text = config(member, objective, order), Text(LENGTHS)
     packed = documents.pack_corpus(text, of_run)
     alone = Alone(packed)
-    build = {"first_number": 7, "name": "train"}
-    whole = documents.build(
-        text,
-        text.tokenizer,
-        of_run,
-        windows(np.arange(packed.rows), direction),
-        packed=packed,
-        **build,
-    )
-    each = documents.build(
-        text,
-        text.tokenizer,
-        of_run,
-        windows(np.arange(len(alone.every.first_D))[::-1], direction),  # in another order
-        packed=alone,  # type: ignore[arg-type]
-        **build,
-    )
+    whole = built(of_run, text, np.arange(packed.rows), direction, packed)
+    order = np.arange(len(alone.every.first_D))[::-1]  # another order
+    each = built(of_run, text, order, direction, alone)
     frame = frames.pieces_around(of_run)
     number = len(alone.every.first_D) - 1
     for row in range(packed.rows):
@@ -195,15 +188,7 @@ def test_an_example_is_the_same_alone_and_in_company(
 def test_ranks_and_floors_let_no_document_see_another() -> None:
     of_run, text = config(), Text(LENGTHS)
     packed = documents.pack_corpus(text, of_run)
-    batch = documents.build(
-        text,
-        text.tokenizer,
-        of_run,
-        windows(np.arange(packed.rows), 1),
-        packed=packed,
-        first_number=0,
-        name="train",
-    )
+    batch = built(of_run, text, np.arange(packed.rows), 1, packed)
     rank_BT, of = batch.rank, batch.documents
     sees_BTT = (rank_BT[:, None] <= rank_BT[:, :, None]) & (
         rank_BT[:, None] >= of.floor[:, :, None]
@@ -222,15 +207,7 @@ def test_a_left_to_right_document_reads_eod_first_and_its_last_piece_predicts_it
     rows = np.arange(packed.rows)
     ends: dict[int, list[list[int]]] = {1: [], -1: []}
     for direction, found in ends.items():
-        batch = documents.build(
-            text,
-            text.tokenizer,
-            of_run,
-            windows(rows, direction),
-            packed=packed,
-            first_number=0,
-            name="train",
-        )
+        batch = built(of_run, text, rows, direction, packed)
         starts = (batch.documents.position == 0) & (batch.rank != NEVER)
         assert (batch.tokens[starts] == XLNET.eod).all() and starts.sum() == 3
         used = batch.target_weights > 0
@@ -246,15 +223,7 @@ def test_a_left_to_right_document_reads_eod_first_and_its_last_piece_predicts_it
 def test_masked_tokens_of_a_document_weigh_its_length() -> None:
     of_run, text = config("bert", "mdm", "spans"), Text(LENGTHS)
     packed = documents.pack_corpus(text, of_run)
-    batch = documents.build(
-        text,
-        text.tokenizer,
-        of_run,
-        windows(np.arange(packed.rows), 1),
-        packed=packed,
-        first_number=0,
-        name="train",
-    )
+    batch = built(of_run, text, np.arange(packed.rows), 1, packed)
     for row in range(packed.rows):
         pieces = packed.row(row)
         assert batch.target_weights[row].sum() == pytest.approx(pieces.length_D.sum(), rel=1e-6)

@@ -31,7 +31,7 @@ from xlnet_jax.data.batches.packing import Packing, RowPieces
 from xlnet_jax.data.batches.sentence_pairs import read_in_order
 from xlnet_jax.data.batches.stream import Windows
 from xlnet_jax.data.corpus.corpus import Corpus
-from xlnet_jax.data.tokenizer import SpecialIds, Tokenizer
+from xlnet_jax.data.tokenizer import SpecialIds
 
 
 class Texts(NamedTuple):
@@ -86,7 +86,6 @@ def pack_corpus(text: Corpus, config: Config) -> Packing:
 
 def build(
     text: Corpus,
-    tokenizer: Tokenizer,
     config: Config,
     where: Windows,
     *,
@@ -105,21 +104,21 @@ def build(
     row_D = np.repeat(np.arange(len(rows)), count_B)
     pieces = RowPieces(*(np.concatenate(parts) for parts in zip(*rows, strict=True)))
     number_D = pieces.number_D + first_number
-    texts = _read(text, tokenizer.special, config, where.take(row_D), pieces)
-    builder = ExampleBuilder(text, tokenizer, config, f"{name} document", texts.where.epoch_B)
+    texts = _read(text, config, where.take(row_D), pieces)
+    builder = ExampleBuilder(text, text.tokenizer, config, f"{name} document", texts.where.epoch_B)
     alone = BUILDERS[config.objective.examples](builder, texts, number_D)
-    return pack(alone, texts.used_D, row_D, number_D, where, tokenizer.special)
+    return pack(alone, texts.used_D, row_D, number_D, where, text.tokenizer.special)
 
 
-def _read(
-    text: Corpus, special: SpecialIds, config: Config, where: Windows, pieces: RowPieces
-) -> Texts:
+def _read(text: Corpus, config: Config, where: Windows, pieces: RowPieces) -> Texts:
     """Reads documents; `where` has a window for each, in the direction of its row."""
     reversed_D, length_D = where.direction_B < 0, pieces.length_D
     cursor_D = np.where(reversed_D, pieces.first_D + length_D - 1, pieces.first_D)
     read_DN, _ = read_in_order(text, cursor_D, where.direction_B, int(length_D.max()))
     length_D1 = length_D[:, None]
-    before, behind = ([getattr(special, name) for name in names] for names in frames.frame(config))
+    framed = frames.ids(config, text.tokenizer.special)
+    assert framed is not None, "only whole documents are built here"
+    before, behind = framed
     place_DT = np.arange(config.data.segment_len)[None, :] - len(before)
     text_DT = (place_DT >= 0) & (place_DT < length_D1)
     tokens_DT = spans.at(read_DN, np.clip(place_DT, 0, read_DN.shape[1] - 1))

@@ -163,7 +163,6 @@ class Mixture:
         packed = self.packed(config)
         return documents.build(
             corpus,
-            self.tokenizer,
             config,
             where,
             packed=packed[number],
