@@ -70,7 +70,7 @@ def write_vocabulary(document: Json, name: str, path: str) -> Normalization | No
         pattern = "" if regex == _CHARACTER else regex.removesuffix(LINE_END)
         plain = sorted(ids, key=ids.__getitem__)[len(SPECIAL_PIECES) :]
         level, verbatim = "pattern" if pattern else "characters", not document["normalizer"]
-        vocabularies.write_pieces(path, level, plain, [0] * len(plain), verbatim, pattern)
+        vocabularies.write_pieces(path, level, dict.fromkeys(plain, 0), verbatim, pattern)
         mine = tokenizer_json(Vocabulary(path, steps or vocabularies.PLAIN))
         same = all(
             document[part] == mine[part] for part in ("normalizer", "pre_tokenizer", "model")

@@ -107,7 +107,7 @@ def open_vocabulary(path: str | None, where: str) -> tuple[Vocabulary, np.ndarra
     ids = {piece: index for index, piece in enumerate([*SPECIAL_PIECES, *own])}
     with tempfile.TemporaryDirectory() as folder:
         made = os.path.join(folder, Vocabulary.file_name)
-        vocabularies.write_pieces(made, level, own, [0] * len(own), verbatim=True)
+        vocabularies.write_pieces(made, level, dict.fromkeys(own, 0), verbatim=True)
         return Vocabulary(made), np.array([ids[piece] for piece in pieces])
 
 

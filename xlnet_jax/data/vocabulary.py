@@ -73,7 +73,6 @@ _CODES: dict[str, tuple[str, str, Any]] = {
     "bytes": ("utf-8", "surrogateescape", np.uint8),
 }
 _words = re.compile(r"\n|\S+").findall  # and line ends
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Vocabulary(Tokenizer):
@@ -136,19 +135,17 @@ class Vocabulary(Tokenizer):
         one = {
             "words": r"\S+",
             "characters": r"(?s:.)",
-            "bytes": _BYTE.pattern,
+            "bytes": "<0x[0-9A-F]{2}>",
             "pattern": r"(?s:.+)",
         }.get(self.level)
         if one is None or not isinstance(self.verbatim, bool):
             raise ValueError("it has an unknown level")
         if self.level == "pattern":
             cutter(self.pattern)
-        special, plain = tuple(self.pieces[:_FIRST]), self.pieces[_FIRST:]
-        is_whole = special == SPECIAL_PIECES and len(self.counts) == len(self.pieces) > len(special)
+        special, plain = self.pieces[:_FIRST], self.pieces[_FIRST:]
         if (
-            not is_whole
-            or len(set(plain)) < len(plain)
-            or (self.level == "pattern" and not set(plain).isdisjoint(special))
+            tuple(special) != SPECIAL_PIECES
+            or not len(self.counts) == len(set(self.pieces)) == len(self.pieces) > _FIRST
             or not all(re.fullmatch(one, piece) for piece in plain)
         ):
             raise ValueError(
@@ -411,24 +408,19 @@ def write_counted(
             f"{'pieces' if level == 'pattern' else level}; leave the option out"
         )
     kept = ends | {piece: counts[piece] for piece in plain[:room]}
-    write_pieces(path, level, list(kept), list(kept.values()), verbatim, pattern)
+    write_pieces(path, level, kept, verbatim, pattern)
 
 
 def write_pieces(
-    path: str,
-    level: str,
-    plain: list[str],
-    counts: list[int],
-    verbatim: bool,
-    pattern: str = "",
+    path: str, level: str, counts: Mapping[str, int], verbatim: bool, pattern: str = ""
 ) -> None:
-    """Writes a vocabulary: the special pieces, then the pieces `plain` and how often each of them
-    occurred; an existing file is kept.
+    """Writes a vocabulary: the special pieces, then the pieces of `counts` in their order; an
+    existing file is kept.
     """
     content = {
         "vocabulary": level,
         "verbatim": verbatim,
-        "pieces": [*SPECIAL_PIECES, *plain],
-        "counts": [0] * _FIRST + counts,
+        "pieces": [*SPECIAL_PIECES, *counts],
+        "counts": [0] * _FIRST + [*counts.values()],
     } | ({"pattern": pattern} if pattern else {})
     files.write_new(path, files.to_json(content))

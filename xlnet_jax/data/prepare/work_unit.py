@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 from collections import Counter
@@ -140,9 +141,9 @@ class _SplitWriter:
 
 
 @contextlib.contextmanager
-def _located(parts: Unit, request: Request, check: Callable[[Document], Any]) -> Iterator[None]:
-    """Gives an `Unseen` of the block its file, and the first line or record that `check` refuses.
-    Only a text whose lines are joined may have no such line.
+def _located(parts: Unit, request: Request, check: Callable[[list[str]], Any]) -> Iterator[None]:
+    """Gives an `Unseen` of the block its file, and the first line or record whose sentences `check`
+    refuses. Only a text whose lines are joined may have no such line.
     """
     try:
         yield
@@ -153,7 +154,7 @@ def _located(parts: Unit, request: Request, check: Callable[[Document], Any]) ->
         for part in () if request.dataset else parts:
             for document in reader.documents(part):
                 try:
-                    check(document)
+                    check(list(itertools.chain.from_iterable(document)))
                 except vocabulary.Unseen as of_line:
                     raise part.bad_line(reader.place, f"{of_line}; {advice}") from error
         where = " to ".join(dict.fromkeys((parts[0].path, parts[-1].path)))
@@ -170,15 +171,11 @@ def count_unit(output: str, index: int, parts: Unit, request: Request) -> int:
     """
     note = file_name(output, index, COUNTS)
     reader, counts, tokens = TextReader(request), Counter[str](), 0
-
-    def count(document: Document) -> Counter[str]:
-        texts = itertools.chain.from_iterable(document)
-        return vocabulary.count(texts, request.vocabulary, request.pattern)
-
+    count = functools.partial(vocabulary.count, level=request.vocabulary, pattern=request.pattern)
     with files.translate_errors(note), _located(parts, request, count):
         for part in parts:
             for document in reader.documents(part):
-                of_document = count(document)
+                of_document = count(itertools.chain.from_iterable(document))
                 tokens += of_document.total()
                 if request.vocabulary != "words" or request.split_of(document, part) == "train":
                     counts.update(of_document)
@@ -195,14 +192,10 @@ def prepare_unit(
     of tokens. Raises BadInput as `TextReader.documents` does, and if a file cannot be written.
     """
     note = file_name(output, index, "json")
-
-    def encode(document: Document) -> None:
-        tokenizer.encode_normalized([*itertools.chain.from_iterable(document)])
-
     with (
         files.translate_errors(note),
         files.scratch(file_name(output, index, "scratch")) as folder,
-        _located(parts, request, encode),
+        _located(parts, request, tokenizer.encode_normalized),
     ):
         reader = TextReader(request, tokenizer.cleaned)
         writers = {
@@ -213,9 +206,8 @@ def prepare_unit(
         for part in parts:
             for document in reader.documents(part):
                 writers[request.split_of(document, part)].add(document)
-        shards = {split: writer.close() for split, writer in writers.items()}
         for split, writer in writers.items():
-            if shard := shards[split]:
+            if shard := writer.close():
                 splits[split] = {**writer.counted, "shard": shard}
                 files.rename(writer.path, file_name(output, index, split))
                 numbers = np.concatenate([writer.counts, *writer.lengths])
