@@ -218,7 +218,7 @@ def open_tokenizer(folder: str, named: str | None = None) -> Tokenizer:
     """Opens the tokenizer file `named`, or else the tokenizer of the folder, with the text rules of
     the folder. Raises BadInput if there is none.
     """
-    listed, steps, made = files.listing(folder), None, ""
+    steps, made = None, ""
     with tempfile.TemporaryDirectory() as place:
         where = os.path.join(folder, "tokenizer.json")
         document = {} if named else files.read_json_if_listed(where)
@@ -233,7 +233,7 @@ def open_tokenizer(folder: str, named: str | None = None) -> Tokenizer:
             steps = tokenizer_json.normalization_of(document, model, where)
             made = os.path.join(place, "spiece.model")
             files.write(made, model)
-        named = named or vocabulary.file_in(folder, listed)
+        named = named or vocabulary.file_in(folder)
         if not named:
             raise BadInput(
                 f"{folder} has no {', '.join(vocabulary.FOUND)}; "

@@ -23,7 +23,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -227,13 +227,14 @@ def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tok
     is_folder = not path.endswith((".json", ".model", ".txt")) and (
         "://" in path or os.path.isdir(path)
     )
-    if is_folder and (file := file_in(path, files.listing(path))):
-        normalization = normalization or _recorded(path)
-        return open_tokenizer(file, normalization) if normalization else open_in(path, file)
-    normalization = normalization or _recorded(os.path.dirname(path))
-    if path.endswith((*FILES, ".txt")):
-        return Subwords(path, normalization or AS_IS)
-    opened = (Vocabulary if path.endswith(".json") else Tokenizer)(path, normalization or PLAIN)
+    in_folder = file_in(path) if is_folder else None
+    file = in_folder or path
+    normalization = normalization or _recorded(os.path.dirname(file))
+    if in_folder and normalization is None:
+        return open_in(path, in_folder)
+    if file.endswith((*FILES, ".txt")):
+        return Subwords(file, normalization or AS_IS)
+    opened = (Vocabulary if file.endswith(".json") else Tokenizer)(file, normalization or PLAIN)
     # A model without a file name in it is from `prepare`: SentencePiece's program, which made the
     # released models, writes the name. `_second` reads it, because SentencePiece's own classes
     # cannot be imported beside the older protobuf that Beam needs.
@@ -268,10 +269,11 @@ def _recorded(folder: str) -> Normalization | None:
     return None
 
 
-def file_in(folder: str, listed: Collection[str]) -> str | None:
+def file_in(folder: str) -> str | None:
     """Returns the path of the tokenizer's file in a folder, also if another program wrote it; None
     if the folder has no such file.
     """
+    listed = files.listing(folder)
     return next((os.path.join(folder, name) for name in FOUND if name in listed), None)
 
 

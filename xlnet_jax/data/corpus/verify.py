@@ -7,9 +7,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
@@ -32,6 +31,11 @@ _BITS = {
 _COUNTED = (*_BITS, "tokens")
 _TFDS = ("dataset_info.json", "features.json")
 _MARKS = ((pages.DOCUMENT_START, "§"), (pages.PARAGRAPH_START, "¶"), (pages.SENTENCE_START, "|"))
+
+Counts = tuple[np.ndarray, np.ndarray]
+"""Counts of a shard: int64 [V + 3], how often each piece occurs, then the numbers of documents,
+sentences and paragraphs; and int32 [documents], the tokens of each document.
+"""
 
 
 def info(path: str) -> Json:
@@ -87,52 +91,38 @@ def verify(path: str, workers: int | None = None) -> tuple[Json, list[str]]:
     problems += [
         f"{os.path.join(path, name)} is missing or empty" for name in _TFDS if not sizes.get(name)
     ]
-    shards = [
-        (name, shard) for name, split in manifest["splits"].items() for shard in split["shards"]
-    ]
-    known = {shard["file"] for _, shard in shards}
+    shards = [shard for split in manifest["splits"].values() for shard in split["shards"]]
+    known = {shard["file"] for shard in shards}
     extra = sorted(name for name in sizes if ".array_record-" in name and name not in known)
     problems += [
         f"{os.path.join(path, name)} belongs to no split of the manifest" for name in extra
     ]
-    # A split with a damaged shard has no entry.
-    totals: dict[str, Any] = dict.fromkeys(manifest["splits"], 0)
-    hashes = {name: hashlib.sha256() for name in totals}  # of the lengths of documents
     with (
         ThreadPoolExecutor(workers or cores()) as threads,
         progress_bar("shards", len(shards)) as bar,
     ):
+
+        def count(shard: Json) -> Counts | BadInput:
+            counts = _count_shard(path, shard, manifest, special.eod)
+            bar.advance(bar.task_ids[0])
+            return counts
+
         try:
-            counted = threads.map(
-                lambda shard: _count_shard(path, shard[1], manifest, special.eod), shards
-            )
-            for (name, _), counts in zip(shards, counted, strict=True):
-                bar.advance(bar.task_ids[0])
-                if isinstance(counts, BadInput):
-                    problems.append(str(counts))
-                    totals.pop(name, None)
-                elif name in totals:
-                    totals[name] = totals[name] + counts[0]
-                    hashes[name].update(counts[1].data)
+            for name, split in manifest["splits"].items():
+                problems += _check_split(path, manifest, name, threads.map(count, split["shards"]))
         finally:
             threads.shutdown(cancel_futures=True)
-    for name in manifest["splits"]:
-        problems += _check_totals(path, manifest, name, totals.get(name), hashes[name].digest())
     return {
         "shards": len(shards),
-        **{name: sum(shard[name] for _, shard in shards) for name in ("bytes", "tokens")},
+        **{name: sum(shard[name] for shard in shards) for name in ("bytes", "tokens")},
     }, problems
 
 
-def _count_shard(
-    path: str, shard: Json, manifest: Json, eod: int | None
-) -> tuple[np.ndarray, np.ndarray] | BadInput:
+def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> Counts | BadInput:
     """Reads and counts a shard. Checks its hashes and also its flags, which may be inconsistent
     under a correct hash.
 
-    Returns int64 [V + 3]: how often each piece occurs, then the numbers of documents, sentences and
-    paragraphs; and int32 [documents], the tokens of each document. Returns the error instead if the
-    shard is damaged or its copy from a bucket fails.
+    Returns the error instead of the counts if the shard is damaged or its copy from a bucket fails.
     """
     address = copy = os.path.join(path, shard["file"])
     page_tokens, vocab_size = manifest["page_tokens"], manifest["tokenizer"]["vocab_size"]
@@ -174,14 +164,26 @@ def _count_shard(
     return counts, np.diff(np.concatenate(first), append=shard["tokens"]).astype(np.int32)
 
 
-def _check_totals(
-    path: str, manifest: Json, name: str, totals: np.ndarray | None, of_lengths: bytes
+def _check_split(
+    path: str, manifest: Json, name: str, counted: Iterable[Counts | BadInput]
 ) -> Iterator[str]:
-    """Yields the differences between the manifest and `totals`, the sums over the shards of a
-    split, and `of_lengths`, the hash of the lengths of their documents. `totals` is None if a shard
-    is damaged, which is reported elsewhere.
+    """Yields the damage of the shards of a split and, if there is none, the differences between
+    the manifest and the sums over the `counted` shards.
     """
-    split, found = manifest["splits"][name], []
+    split, totals, lengths, is_whole, found = (
+        manifest["splits"][name],
+        0,
+        hashlib.sha256(),
+        True,
+        [],
+    )
+    for counts in counted:
+        if isinstance(counts, BadInput):
+            yield str(counts)
+            is_whole = False
+        else:
+            totals = totals + counts[0]
+            lengths.update(counts[1].data)
     for read in (corpora.read_counts, corpora.read_lengths):
         try:
             found.append(read(path, manifest, name))
@@ -189,7 +191,7 @@ def _check_totals(
             yield str(error)
             found.append(None)
     counts, length_D = found
-    if totals is None:
+    if not is_whole:
         return
     pieces, marks = np.split(totals, [-len(_BITS)])
     if counts is not None and (counts != pieces).any():
@@ -198,7 +200,7 @@ def _check_totals(
             f"{os.path.join(path, split['token_counts'])}: piece {piece} occurs {pieces[piece]} "
             f"times in the pages, but is counted {counts[piece]} times"
         )
-    if length_D is not None and hashlib.sha256(length_D).digest() != of_lengths:
+    if length_D is not None and hashlib.sha256(length_D).digest() != lengths.digest():
         yield f"{os.path.join(path, lengths_name(name))}: the pages have documents of other lengths"
     for counted, mark in zip(_BITS, marks.tolist(), strict=True):
         if split[counted] != mark:
