@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data.corpus.manifest import lengths_name, little_heldout, open_folder
+from xlnet_jax.data.corpus.manifest import array_name, little_heldout, open_folder
 from xlnet_jax.data.corpus.pages import SENTENCE_START, Page
 from xlnet_jax.data.corpus.shards import ADVICE, Recent, Shards
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
@@ -183,33 +183,34 @@ def read_tokenizer(path: str, manifest: Json) -> Tokenizer:
 
 def read_counts(path: str, manifest: Json, split: str) -> np.ndarray:
     """Reads how often each piece occurs in a split, int64 [V]. Raises BadInput."""
-    entry, vocab_size = manifest["splits"][split], manifest["tokenizer"]["vocab_size"]
-    file, sha256 = os.path.join(path, entry["token_counts"]), entry["token_counts_sha256"]
-    return _read_numbers(file, sha256, vocab_size, np.int64, entry["tokens"])
+    length = manifest["tokenizer"]["vocab_size"]
+    return _read_array(path, manifest, split, "token_counts", length, np.int64)
 
 
 def read_lengths(path: str, manifest: Json, split: str) -> np.ndarray | None:
     """Reads the number of tokens of each document of a split, int32 [documents]; None if an older
     version made the corpus. Raises BadInput.
     """
-    entry, file = manifest["splits"][split], os.path.join(path, lengths_name(split))
-    if sha256 := entry.get("document_lengths_sha256"):
-        return _read_numbers(file, sha256, entry["documents"], np.int32, entry["tokens"])
-    return None
+    entry = manifest["splits"][split]
+    if "document_lengths_sha256" not in entry:
+        return None
+    return _read_array(path, manifest, split, "document_lengths", entry["documents"], np.int32)
 
 
-def _read_numbers(file: str, sha256: str, length: int, kind: type, tokens: int) -> np.ndarray:
-    """Reads an array [length] of this type, with this hash, whose sum is `tokens`. Raises
-    BadInput.
-    """
+def _read_array(
+    path: str, manifest: Json, split: str, kind: str, length: int, dtype: type
+) -> np.ndarray:
+    """Reads an array of a split, whose sum is the number of its tokens. Raises BadInput."""
+    entry, file = manifest["splits"][split], os.path.join(path, array_name(kind, split))
+    tokens = entry["tokens"]
     try:
         data = files.read(file)
     except OSError as error:
         raise BadInput(f"{file} is missing or cannot be read; {ADVICE}") from error
-    if sha256 != hashlib.sha256(data).hexdigest():
+    if entry[f"{kind}_sha256"] != hashlib.sha256(data).hexdigest():
         raise BadInput(f"{file} does not match its hash in the manifest; {ADVICE}")
     try:
-        numbers = files.numbers_of(data, length, kind)
+        numbers = files.numbers_of(data, length, dtype)
     except ValueError as error:
         raise BadInput(f"{file} is damaged ({error}); {ADVICE}") from error
     if numbers.min() < 0 or numbers.sum() != tokens:

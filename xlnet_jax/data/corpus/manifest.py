@@ -103,14 +103,9 @@ def shard_name(split: str, index: int, count: int) -> str:
     return f"{DATASET_NAME}-{split}.array_record-{index:05d}-of-{count:05d}"
 
 
-def counts_name(split: str) -> str:
-    """Returns the file name of the token counts of a split."""
-    return f"token_counts-{split}.npy"
-
-
-def lengths_name(split: str) -> str:
-    """Returns the file name of the lengths of the documents of a split."""
-    return f"document_lengths-{split}.npy"
+def array_name(kind: str, split: str) -> str:
+    """Returns the file name of the `token_counts` or the `document_lengths` of a split."""
+    return f"{kind}-{split}.npy"
 
 
 def content_hash(manifest: Json) -> str:
@@ -298,7 +293,7 @@ def _check_split(split: Json, name: str, page_tokens: int) -> None:
     _check_value(
         split["paragraphs"], f"{where}.paragraphs", range(documents, split["sentences"] + 1)
     )
-    file = counts_name(name)
+    file = array_name("token_counts", name)
     _check(split["token_counts"] == file, f"{where}.token_counts", split["token_counts"], file)
 
 

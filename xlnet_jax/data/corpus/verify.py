@@ -14,7 +14,7 @@ import numpy as np
 
 from xlnet_jax.data.corpus import corpus as corpora
 from xlnet_jax.data.corpus import pages
-from xlnet_jax.data.corpus.manifest import lengths_name, open_folder, read_manifest, warn_of_unknown
+from xlnet_jax.data.corpus.manifest import array_name, open_folder, read_manifest, warn_of_unknown
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores
 from xlnet_jax.errors import BadInput, summary
@@ -201,7 +201,8 @@ def _check_split(
             f"times in the pages, but is counted {counts[piece]} times"
         )
     if length_D is not None and hashlib.sha256(length_D).digest() != lengths.digest():
-        yield f"{os.path.join(path, lengths_name(name))}: the pages have documents of other lengths"
+        file = os.path.join(path, array_name("document_lengths", name))
+        yield f"{file}: the pages have documents of other lengths"
     for counted, mark in zip(_BITS, marks.tolist(), strict=True):
         if split[counted] != mark:
             yield f"{path}: {name} has {mark} {counted}, the manifest says {split[counted]}"

@@ -453,7 +453,10 @@ def _finish_split(output: str, split: str, entries: dict[int, Json], vocab_size:
         return np.split(numbers, [vocab_size])
 
     totals = {name: sum(entry[name] for entry in entries.values()) for name in work_unit.COUNTED}
-    total_V, lengths = np.zeros(vocab_size, np.int64), manifests.lengths_name(split)
+    total_V = np.zeros(vocab_size, np.int64)
+    sums, lengths = (
+        manifests.array_name(kind, split) for kind in ("token_counts", "document_lengths")
+    )
     with files.scratch(os.path.join(output, lengths)) as folder:
         path = os.path.join(folder, lengths)
         with open(files.temporary(path), "wb") as file:
@@ -471,14 +474,14 @@ def _finish_split(output: str, split: str, entries: dict[int, Json], vocab_size:
             gone = work_unit.file_name(output, index, split)
             raise BadInput(f"{gone} has gone; rerun the same command, which makes it again")
     data = files.array_bytes(total_V)
-    files.write(os.path.join(output, manifests.counts_name(split)), data)
+    files.write(os.path.join(output, sums), data)
     shards = [
         {"file": name, **entry["shard"]}
         for name, entry in zip(names, entries.values(), strict=True)
     ]
     return {
         **totals,
-        "token_counts": manifests.counts_name(split),
+        "token_counts": sums,
         "token_counts_sha256": hashlib.sha256(data).hexdigest(),
         "document_lengths_sha256": lengths_sha256,
         "shards": shards,
