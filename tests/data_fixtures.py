@@ -138,7 +138,7 @@ def write(folder: pathlib.Path, **contents: str | bytes) -> list[str]:
 def documents_of(path: str) -> list[list[str]]:
     """The sentences of all documents of a folder, in order, read in one go."""
     reader = TextReader(
-        Request("blank_line", "line", Normalization(), HELDOUT, "strict", PAGE_TOKENS)
+        Request("blank_line", "line", Normalization(), HELDOUT, "strict", PAGE_TOKENS, "text")
     )
     parts = [Part(source.path, 0, source.bytes) for source in find_sources([path])]
     documents = (document for part in parts for document in reader.documents(part))

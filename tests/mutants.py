@@ -3733,8 +3733,8 @@ MUTANTS = (
     Mutant(
         "a_byte_order_mark_is_text",
         "xlnet_jax/data/prepare/text.py",
-        '"utf-8-sig" if offset == 0 else "utf-8"',
-        '"utf-8"',
+        'text if offset else text.removeprefix("\\ufeff")',
+        "text",
         one("data/prepare/text", "test_old_mac_lines_and_byte_order_mark"),
     ),
     Mutant(

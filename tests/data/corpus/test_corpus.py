@@ -36,6 +36,7 @@ def _naive(split):
         data.HELDOUT,
         "strict",
         data.PAGE_TOKENS,
+        "text",
     )
     tokens, starts = [], []
     for document in data.documents_of(data.text_folder()):

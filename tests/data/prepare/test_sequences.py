@@ -36,7 +36,7 @@ def fasta():
 
 
 def reader(errors="strict"):
-    return TextReader(Request("blank_line", "line", Normalization(), 0.0, errors, 64))
+    return TextReader(Request("blank_line", "line", Normalization(), 0.0, errors, 64, "text"))
 
 
 def documents(path, content, unit_bytes=10**9, of=None):

@@ -92,6 +92,7 @@ def test_wrapped_lines_are_joined(tmp_path, suffix):
         0.0,
         "strict",
         64,
+        "text",
         unwrap=True,
     )
     content = (

@@ -40,9 +40,6 @@ from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 
-# Default values, which `prepare.json` omits: so a corpus that an earlier version began, without
-# these fields, can be resumed.
-_BEFORE = {"vocabulary": "sentencepiece", "dataset": "", "unwrap": False, "pattern": ""}
 # The size of a part of the tokenizer's sample, and about the largest number of parts of the text. A
 # larger text has larger parts, because cutting a file in a bucket costs a request per part.
 _SAMPLE_PART_BYTES, _SAMPLE_PARTS = 1_000_000, 20_000
@@ -81,9 +78,15 @@ class _Corpus(NamedTuple):
         record: Json = {
             "format_version": manifests.FORMAT_VERSION,
             "tokenizer": given and given.sha256,
+            # Without the default values of `Request`, so that a corpus that an earlier version
+            # began, without these fields, can be resumed.
+            **{
+                name: value
+                for name, value in dataclasses.asdict(self.request).items()
+                if value != getattr(Request, name, None)
+            },
+            "shard_bytes": self.shard_bytes,
         }
-        if level != "sentencepiece":
-            record["vocabulary"] = level
         if options.family:
             record["family"] = options.family
         if not given:
@@ -99,12 +102,7 @@ class _Corpus(NamedTuple):
                     "uncased": self.training.lower,
                     "keep_accents": self.training.keep_accents,
                 }
-        record |= {
-            name: value
-            for name, value in dataclasses.asdict(self.request).items()
-            if value != _BEFORE.get(name)
-        }
-        return record | {"shard_bytes": self.shard_bytes}
+        return record
 
     def units(self) -> list[Unit]:
         """Plans the work units. Call it only once, because it reads parts of every large file."""
@@ -467,18 +465,15 @@ def _finish_split(output: str, split: str, entries: dict[int, Json], vocab_size:
         files.publish(path)
         lengths_sha256 = pages.file_hash(path)
         files.rename(path, os.path.join(output, lengths))
-    sizes = files.listing(output)
+    sizes, shards = files.listing(output), []
     for (index, entry), name in zip(entries.items(), names, strict=True):
         if sizes.get(name) != entry["shard"]["bytes"]:
             files.remove(work_unit.file_name(output, index, "json"))
             gone = work_unit.file_name(output, index, split)
             raise BadInput(f"{gone} has gone; rerun the same command, which makes it again")
+        shards.append({"file": name, **entry["shard"]})
     data = files.array_bytes(total_V)
     files.write(os.path.join(output, sums), data)
-    shards = [
-        {"file": name, **entry["shard"]}
-        for name, entry in zip(names, entries.values(), strict=True)
-    ]
     return {
         **totals,
         "token_counts": sums,

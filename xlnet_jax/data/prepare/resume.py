@@ -121,10 +121,9 @@ def check_finished(output: str) -> Json:
     damaged.
     """
     try:
-        manifest = Corpus(output).manifest
-        if "heldout" in manifest["splits"]:
-            Corpus(output, "heldout")
+        manifest = manifests.read_manifest(output)
         for split in manifest["splits"]:
+            Corpus(output, split)
             read_lengths(output, manifest, split)
     except BadInput as error:
         raise BadInput(f"{error}, or remove {output} and prepare again") from error

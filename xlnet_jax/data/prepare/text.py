@@ -80,7 +80,7 @@ class Request:
     heldout: float
     errors: str
     page_tokens: int
-    field: str = "text"
+    field: str
     vocabulary: str = "sentencepiece"
     dataset: str = ""
     unwrap: bool = False
@@ -347,7 +347,7 @@ class TextReader:
             except UnicodeDecodeError as error:
                 if self.rules.errors == "strict":
                     raise part.bad(number, "not UTF-8; continue with --errors=replace") from error
-                text = self._replace(value, "utf-8")
+                text = self._replace(value)
             yield self._record(text, part, number), number
 
     def _record(self, text: str, part: Part, number: int) -> Document:
@@ -366,22 +366,20 @@ class TextReader:
             raise part.bad(
                 offset + nul, "a NUL byte, so it is not UTF-8 text; unpack or convert it"
             )
-        # Only the first line of a file may start with a byte order mark.
-        encoding = "utf-8-sig" if offset == 0 else "utf-8"
         try:
-            return raw.decode(encoding)
+            text = raw.decode()
         except UnicodeDecodeError as error:
             if self.rules.errors == "strict":
-                # The codec may have removed the byte order mark.
-                mark = len(raw) - len(error.object)
                 raise part.bad(
-                    offset + mark + error.start,
+                    offset + error.start,
                     "not UTF-8; convert the file, or continue with --errors=replace",
                 ) from error
-        return self._replace(raw, encoding)
+            text = self._replace(raw)
+        # Only the first line of a file may start with a byte order mark.
+        return text if offset else text.removeprefix("\ufeff")
 
-    def _replace(self, raw: bytes, encoding: str) -> str:
-        text = raw.decode(encoding, "replace")
+    def _replace(self, raw: bytes) -> str:
+        text = raw.decode(errors="replace")
         self.replaced += text.count("\ufffd") - raw.count("\ufffd".encode())
         return text
 
