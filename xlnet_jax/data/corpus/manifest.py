@@ -245,6 +245,8 @@ def _check_value(value: Any, where: str, rule: Any) -> None:
         case range():
             within = type(value) is int and value in rule
             _check(within, where, value, f"a number from {rule.start} to {rule.stop - 1}")
+        case str():
+            _check(value == rule, where, value, rule)
         case re.Pattern():
             _check(
                 isinstance(value, str) and rule.fullmatch(value) is not None,
@@ -273,7 +275,7 @@ def _check_split(split: Json, name: str, page_tokens: int) -> None:
     where, shards = f"splits.{name}", split["shards"]
     for index, shard in enumerate(shards):
         file, pages = shard_name(name, index, len(shards)), -(-shard["tokens"] // page_tokens)
-        _check(shard["file"] == file, f"{where}.shards[{index}].file", shard["file"], file)
+        _check_value(shard["file"], f"{where}.shards[{index}].file", file)
         _check(
             shard["pages"] == pages,
             f"{where}.shards[{index}].pages",
@@ -288,13 +290,13 @@ def _check_split(split: Json, name: str, page_tokens: int) -> None:
         f"{tokens}, the sum of its shards",
     )
     # A document and a paragraph have at least one sentence, a sentence at least one token.
-    _check_value(documents, f"{where}.documents", range(1, tokens + 1))
-    _check_value(split["sentences"], f"{where}.sentences", range(documents, tokens + 1))
-    _check_value(
-        split["paragraphs"], f"{where}.paragraphs", range(documents, split["sentences"] + 1)
-    )
-    file = array_name("token_counts", name)
-    _check(split["token_counts"] == file, f"{where}.token_counts", split["token_counts"], file)
+    rules = {
+        "documents": range(1, tokens + 1),
+        "sentences": range(documents, tokens + 1),
+        "paragraphs": range(documents, split["sentences"] + 1),
+        "token_counts": array_name("token_counts", name),
+    }
+    _check_value(split, where, _SPLIT | rules)
 
 
 def warn_of_unknown(manifest: Json, path: str) -> None:
