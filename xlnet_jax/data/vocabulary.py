@@ -32,7 +32,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from xlnet_jax.config import Config
 from xlnet_jax.data.patterns import Unseen, cutter
-from xlnet_jax.data.subwords import AS_IS, FILES, LEVELS, Subwords
+from xlnet_jax.data.subwords import AS_IS, FILES, Subwords
 from xlnet_jax.data.tokenizer import (
     ALBERT,
     SPECIAL_PIECES,
@@ -208,11 +208,6 @@ class Vocabulary(Tokenizer):
         if self.level == "words":
             return b"\n" if piece == END_OF_LINE else f"{piece} ".encode()
         return byte_of(piece) if self.level == "bytes" else piece.encode()
-
-
-def class_of(level: str) -> type[Tokenizer]:
-    """Returns the tokenizer class of a level."""
-    return Tokenizer if level == "sentencepiece" else Subwords if level in LEVELS else Vocabulary
 
 
 def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tokenizer:

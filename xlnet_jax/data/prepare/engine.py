@@ -27,6 +27,7 @@ from xlnet_jax.data.prepare import work_unit
 from xlnet_jax.data.prepare.options import PrepareOptions
 from xlnet_jax.data.prepare.sources import Part, Unit
 from xlnet_jax.data.prepare.text import Request
+from xlnet_jax.data.prepare.work_unit import Numbered
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores, die_with_parent
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, error_of, summary
@@ -39,8 +40,6 @@ _ERROR = "error"
 _UNITS = "units"  # suffix of the file with the units of a pipeline
 
 _log = logging.getLogger("xlnet_jax")
-Numbered = tuple[int, Unit]
-"""The number of a unit, and the unit."""
 Make = Callable[[Numbered], int]
 """Function that makes or counts a unit in any process and returns its number of tokens."""
 
@@ -57,7 +56,10 @@ def run_units(
     A pipeline of Beam reports its progress itself. Raises BadInput: as `work_unit.prepare_unit`, or
     the pipeline cannot run. RestartMe: a process was killed, or the pipeline failed.
     """
-    make = functools.partial(_make, output, tokenizer, request)
+    if tokenizer:
+        make = functools.partial(work_unit.prepare_unit, output, tokenizer, request)
+    else:
+        make = functools.partial(work_unit.count_unit, output, request)
     folder = os.path.join(output, work_unit.FOLDER)
     files.make_folder(folder)
     suffix = "json" if tokenizer else work_unit.COUNTS
@@ -80,12 +82,6 @@ def run_units(
     elif missing:
         with _progress(len(units), done) as add:
             _run_local(output, missing, make, options.workers, add)
-
-
-def _make(output: str, tokenizer: Tokenizer | None, request: Request, unit: Numbered) -> int:
-    if tokenizer is None:
-        return work_unit.count_unit(output, *unit, request)
-    return work_unit.prepare_unit(output, *unit, tokenizer, request)
 
 
 @contextlib.contextmanager

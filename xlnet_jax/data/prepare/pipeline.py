@@ -33,7 +33,7 @@ from xlnet_jax.data.prepare.sources import Source, Unit, find_sources, plan
 from xlnet_jax.data.prepare.text import Request, TextReader, wrapped
 from xlnet_jax.data.prepare.work_unit import in_threads
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, TooLittleText, train_tokenizer
-from xlnet_jax.data.vocabulary import Vocabulary, class_of, open_tokenizer, unexportable
+from xlnet_jax.data.vocabulary import Vocabulary, open_tokenizer, unexportable
 from xlnet_jax.errors import BadInput
 from xlnet_jax.members import MEMBERS
 from xlnet_jax.messages import quantity
@@ -78,6 +78,7 @@ class _Corpus(NamedTuple):
         record: Json = {
             "format_version": manifests.FORMAT_VERSION,
             "tokenizer": given and given.sha256,
+            **({} if level == "sentencepiece" else {"vocabulary": level}),
             # Without the default values of `Request`, so that a corpus that an earlier version
             # began, without these fields, can be resumed.
             **{
@@ -103,13 +104,6 @@ class _Corpus(NamedTuple):
                     "keep_accents": self.training.keep_accents,
                 }
         return record
-
-    def units(self) -> list[Unit]:
-        """Plans the work units. Call it only once, because it reads parts of every large file."""
-        if self.published:
-            splits = "train", self.published.heldout
-            return self.published.plan(self.sources, self.shard_bytes, splits)
-        return plan(self.sources, self.shard_bytes, self.request.document)
 
 
 def prepare(inputs: Sequence[str], output: str, options: PrepareOptions = DEFAULTS) -> Json:
@@ -245,8 +239,12 @@ def _pattern(options: PrepareOptions, level: str, given: Tokenizer | None) -> st
 
 def _make(corpus: _Corpus) -> Json:
     """Makes the tokenizer and all units, and assembles them; returns the manifest."""
-    output, options = corpus.output, corpus.options
-    units = corpus.units()
+    output, options, sources = corpus.output, corpus.options, corpus.sources
+    # Planned only once, because this reads parts of every large file.
+    if published := corpus.published:
+        units = published.plan(sources, corpus.shard_bytes, ("train", published.heldout))
+    else:
+        units = plan(sources, corpus.shard_bytes, corpus.request.document)
     tokenizer = _write_tokenizer(corpus, units)
     refused = [name for name in MEMBERS if unexportable(tokenizer, name)]
     # No message if every member refuses: these are words or bytes, and nobody expects their export.
@@ -273,7 +271,8 @@ def _write_tokenizer(corpus: _Corpus, units: list[Unit]) -> Tokenizer:
     ones, or another tokenizer in the folder.
     """
     output, request, given = corpus.output, corpus.request, corpus.tokenizer
-    name = class_of(request.vocabulary).file_name
+    kinds = {"sentencepiece": Tokenizer, **dict.fromkeys(subwords.LEVELS, subwords.Subwords)}
+    name = kinds.get(request.vocabulary, Vocabulary).file_name
     path = os.path.join(output, name)
     if name not in files.listing(output):
         if given:

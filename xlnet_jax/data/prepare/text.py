@@ -261,31 +261,31 @@ class TextReader:
                 yield list(filter(None, map(self.rules.normalization, cut))), start or 0
 
     def _json_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
+        field = self.rules.field
         for offset, line in self._lines(part, is_text=False):
-            if line.strip():  # a blank line is no record
-                yield self._record(self._from_json(line, part, offset), part, offset), offset
-
-    def _from_json(self, line: str, part: Part, offset: int) -> str:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise part.bad(
-                offset, f"not JSON ({error}); every line must be one JSON object"
-            ) from error
-        if not isinstance(value, dict):
-            raise part.bad(
-                offset, f"a JSON {type(value).__name__}; every line must be one JSON object"
-            )
-        if self.rules.field not in value:
-            raise part.bad(offset, records.no_field(self.rules.field, value))
-        text = value[self.rules.field]
-        if not isinstance(text, str | None):
-            raise part.bad(
-                offset,
-                f"field {self.rules.field!r} is {type(text).__name__}, not a "
-                "string; choose another with --field",
-            )
-        return text or ""  # null is no text, as in Parquet
+            if not line.strip():  # a blank line is no record
+                continue
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise part.bad(
+                    offset, f"not JSON ({error}); every line must be one JSON object"
+                ) from error
+            if not isinstance(value, dict):
+                raise part.bad(
+                    offset, f"a JSON {type(value).__name__}; every line must be one JSON object"
+                )
+            if field not in value:
+                raise part.bad(offset, records.no_field(field, value))
+            text = value[field]
+            if not isinstance(text, str | None):
+                raise part.bad(
+                    offset,
+                    f"field {field!r} is {type(text).__name__}, not a "
+                    "string; choose another with --field",
+                )
+            # null is no text, as in Parquet
+            yield self._record(text or "", part, offset), offset
 
     def _table_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
         offset = part.start

@@ -29,6 +29,8 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 
+Numbered = tuple[int, Unit]
+"""The number of a unit, and the unit."""
 SPLITS = ("train", "heldout")
 FOLDER = "units"
 COUNTS = "counts"
@@ -161,7 +163,7 @@ def _located(parts: Unit, request: Request, check: Callable[[list[str]], Any]) -
         raise BadInput(f"{where}: {error}; {advice}") from error
 
 
-def count_unit(output: str, index: int, parts: Unit, request: Request) -> int:
+def count_unit(output: str, request: Request, unit: Numbered) -> int:
     """Writes the counts of one work unit; returns the number of pieces. Raises BadInput as
     `TextReader.documents`.
 
@@ -169,6 +171,7 @@ def count_unit(output: str, index: int, parts: Unit, request: Request) -> int:
     `<unk>`. Characters, bytes and matches are counted in all text, held out or not, because each
     needs a piece.
     """
+    index, parts = unit
     note = file_name(output, index, COUNTS)
     reader, counts, tokens = TextReader(request), Counter[str](), 0
     count = functools.partial(vocabulary.count, level=request.vocabulary, pattern=request.pattern)
@@ -184,13 +187,12 @@ def count_unit(output: str, index: int, parts: Unit, request: Request) -> int:
     return tokens
 
 
-def prepare_unit(
-    output: str, index: int, parts: Unit, tokenizer: Tokenizer, request: Request
-) -> int:
+def prepare_unit(output: str, tokenizer: Tokenizer, request: Request, unit: Numbered) -> int:
     """Writes the shards of one work unit (one per split that occurs), their token counts and the
     lengths of their documents (int64 [V + documents]), and last the unit's note. Returns the number
     of tokens. Raises BadInput as `TextReader.documents` does, and if a file cannot be written.
     """
+    index, parts = unit
     note = file_name(output, index, "json")
     with (
         files.translate_errors(note),
