@@ -3661,8 +3661,8 @@ MUTANTS = (
     Mutant(
         "text_is_cut_inside_documents",
         "xlnet_jax/data/prepare/sources.py",
-        'while rule != "line" and',
-        'while rule == "line" and',
+        r'"blank_line": rb"\s*\Z"',
+        '"blank_line": b""',
         one("data/prepare/sources", "test_every_format_on_disk_and_in_a_bucket[txt]"),
     ),
     Mutant(

@@ -20,6 +20,7 @@ import contextlib
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
@@ -43,6 +44,9 @@ _FORMATS = {
     **dict.fromkeys((".csv", ".tsv"), "table"),
     **dict.fromkeys((".fasta", ".fa", ".fas", ".fsa", ".faa", ".fna", ".ffn", ".frn"), "fasta"),
 }
+# A file may be cut at the end of the match with a whole line: before any line, before a name of a
+# FASTA, or after a blank line. At the end of the file the line is empty.
+_CUTS = {"line": b"", "name": rb"(?=>)|\Z", "blank_line": rb"\s*\Z"}
 
 
 class Part(NamedTuple):
@@ -58,10 +62,8 @@ class Part(NamedTuple):
         """Returns the error at a byte (of the decompressed text), row or example of the source."""
         kind = kind_of(self.path)
         noun = {"parquet": "row", "tfds": "example"}.get(kind.format, "byte")
-        place = (
-            f"{noun} {number} of the decompressed text" if kind.compression else f"{noun} {number}"
-        )
-        return BadInput(f"{self.path}, {place}: {message}")
+        text = " of the decompressed text" if kind.compression else ""
+        return BadInput(f"{self.path}, {noun} {number}{text}: {message}")
 
     def bad_line(self, number: int, message: str) -> BadInput:
         """Returns the error in the line at a byte; for a row or an example as `bad`."""
@@ -185,11 +187,9 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
                 while source.bytes - start > unit_bytes:
                     file.seek(start + unit_bytes)
                     _read_line(file, whole)  # the rest of a line
-                    # Up to the next end of a document, or of the file.
-                    line = b""
-                    while rule != "line" and not _is_cut(rule, line := _read_line(file, whole)):
+                    while not (cut := re.match(_CUTS[rule], line := _read_line(file, whole))):
                         pass
-                    end = file.tell() - len(line) * (rule == "name")
+                    end = file.tell() - len(line) + cut.end()
                     if end >= source.bytes:
                         break
                     yield Part(source.path, start, end), end - start
@@ -198,12 +198,6 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
         if source.bytes or (kind.format == "text" and document == "file"):
             yield Part(source.path, start, source.bytes), source.bytes - start
 
-
-def _is_cut(rule: str, line: bytes) -> bool:
-    """Returns whether a document ends at a line, which is empty at the end of the file: before a
-    name of a FASTA, after a blank line of text.
-    """
-    return (not line or line.startswith(b">")) if rule == "name" else not line.strip()
 
 
 def _read_line(file: IO[bytes], part: Part, start: int | None = None) -> bytes:
