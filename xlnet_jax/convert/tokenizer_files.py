@@ -16,7 +16,7 @@ import os
 from typing import Any
 
 import tokenizers
-from tokenizers import models
+from tokenizers import models, processors
 
 from xlnet_jax.config import Config
 from xlnet_jax.convert import counted_json, tokenizer_json
@@ -153,20 +153,12 @@ def _frame(member: Member, tokenizer: Tokenizer) -> Json | None:
     """
     if member.cls == "none":
         return None
-    cls, sep = (tokenizer.pieces[index] for index in (tokenizer.special.cls, tokenizer.special.sep))
-    types = [0, 0 if member.segments == 1 else 1, 2 if member.cls == "last" else 0]
-    a, b = (
-        {"Sequence": {"id": letter, "type_id": kind}}
-        for letter, kind in zip("AB", types, strict=False)
+    ids = {tokenizer.pieces[at]: at for at in (tokenizer.special.cls, tokenizer.special.sep)}
+    (cls, sep), of_b = ids, int(member.segments != 1)
+    pair = f"$A:0 {f'{sep}:0 ' * member.separators}$B:{of_b} {sep}:{of_b}"
+    single, pair = (
+        f"{text} {cls}:2" if member.cls == "last" else f"{cls}:0 {text}"
+        for text in (f"$A:0 {sep}:0", pair)
     )
-    end_a, end_b, of_cls = (
-        {"SpecialToken": {"id": piece, "type_id": kind}}
-        for piece, kind in zip((sep, sep, cls), types, strict=True)
-    )
-    texts = [a, end_a], [a, *[end_a] * member.separators, b, end_b]
-    single, pair = ([*text, of_cls] if member.cls == "last" else [of_cls, *text] for text in texts)
-    special = {
-        name: {"id": name, "ids": [tokenizer.pieces.index(name)], "tokens": [name]}
-        for name in (sep, cls)
-    }
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+    step: Any = processors.TemplateProcessing(single, pair, [*ids.items()])
+    return json.loads(step.__getstate__())

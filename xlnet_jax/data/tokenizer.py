@@ -131,11 +131,6 @@ def _without_accents(run: re.Match[str]) -> str:
     )
 
 
-def has_accents(pieces: Iterable[str]) -> bool:
-    """Returns whether a piece has a combining mark, alone or in one character with a letter."""
-    return any(map(unicodedata.combining, unicodedata.normalize("NFKD", "".join(pieces))))
-
-
 class Tokenizer:
     """A SentencePiece model with the special ids of XLNet or ALBERT. Safe to share between threads,
     cheap to pickle.

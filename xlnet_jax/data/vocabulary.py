@@ -22,6 +22,7 @@ import json
 import logging
 import os
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -41,7 +42,6 @@ from xlnet_jax.data.tokenizer import (
     Tokenizer,
     byte_of,
     concatenated,
-    has_accents,
     starts_word,
 )
 from xlnet_jax.data.tokenizer_fields import Settings
@@ -236,7 +236,7 @@ def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tok
     if (
         normalization is None
         and (isinstance(opened, Vocabulary) or not _second(_second(opened.content)))
-        and has_accents(opened.pieces)
+        and any(map(unicodedata.combining, unicodedata.normalize("NFKD", "".join(opened.pieces))))
     ):
         opened.normalization = dataclasses.replace(PLAIN, keep_accents=True)
     return opened

@@ -199,7 +199,6 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
             yield Part(source.path, start, source.bytes), source.bytes - start
 
 
-
 def _read_line(file: IO[bytes], part: Part, start: int | None = None) -> bytes:
     """Reads the rest of a line. Raises BadInput if it is too long; the message names the byte
     `start` of the line (None = where reading began).
