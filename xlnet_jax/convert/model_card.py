@@ -207,11 +207,15 @@ def model_card(trained: Trained) -> str:
         use += _GENERATE
     # Counted vocabularies know only the characters of their text.
     known = "".join([piece for piece in pieces[len(special.ids()) :] if piece.isalnum()][:4])
-    texts = ("A sentence.", "A sentence", "The ", " of the union.")
+    texts = {
+        "text": "A sentence.",
+        "start": "A sentence",
+        "before": "The ",
+        "after": " of the union.",
+    }
     if isinstance(trained.tokenizer, Vocabulary):
-        texts = (known,) * 4
-    words = {
-        **dict(zip(("text", "start", "before", "after"), texts, strict=True)),
+        texts = dict.fromkeys(texts, known)
+    words = texts | {
         "version": xlnet_jax.__version__,
         "step": f"{trained.step:,}",
         "family": model.architecture,

@@ -120,7 +120,7 @@ def read_model(arrays: Arrays, ids_N: np.ndarray) -> Json:
     """
     *untied, heads, head_dim = _shape(arrays, _MARK, 2, 3)
     (d_model,) = _shape(arrays, f"{_ROOT}/layer_0/ff/layer_2/bias", 1)
-    starts, width, second = _starts(arrays), 0, 0
+    starts = _starts(arrays)
     if starts[-1] != len(ids_N):
         raise BadInput(
             f"{arrays.where}: the model has {starts[-1]} symbols, "

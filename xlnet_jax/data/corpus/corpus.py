@@ -91,9 +91,10 @@ class Corpus:
         self.tokenizer = opened.tokenizer if opened else read_tokenizer(self.path, self.manifest)
         self.token_counts: np.ndarray = read_counts(self.path, self.manifest, split)
         self._page_tokens: int = self.manifest["page_tokens"]
-        self._shard_bytes = [shard["bytes"] for shard in entry["shards"]]
-        self._first_token = np.cumsum([0, *(shard["tokens"] for shard in entry["shards"])]).tolist()
-        self._first_page = np.cumsum([0, *(shard["pages"] for shard in entry["shards"])]).tolist()
+        self._shard_bytes, *sizes = (
+            [shard[size] for shard in entry["shards"]] for size in ("bytes", "tokens", "pages")
+        )
+        self._first_token, self._first_page = (np.cumsum([0, *size]).tolist() for size in sizes)
         self._cached_pages = max(1, cache_bytes // (self._page_tokens * 5))
         self._start()
 

@@ -221,19 +221,20 @@ def _pattern(options: PrepareOptions, level: str, given: Tokenizer | None) -> st
     """Returns the pattern of the vocabulary, or "" for another level. Raises BadInput for a pattern
     that is missing, left over, or cannot be used.
     """
-    pattern = given.pattern if isinstance(given, Vocabulary) else options.pattern or ""
-    if level == "pattern" and options.pattern is None and not given:
-        raise BadInput(
-            "--vocabulary=pattern needs --pattern=REGEX, which matches one piece; docs/data.md has "
-            "the pattern for SMILES"
-        )
-    if options.pattern not in (None, pattern) or (options.pattern and level != "pattern"):
+    pattern = ""
+    if level == "pattern":
+        pattern = given.pattern if isinstance(given, Vocabulary) else options.pattern
+        if not pattern:
+            raise BadInput(
+                "--vocabulary=pattern needs --pattern=REGEX, which matches one piece; "
+                "docs/data.md has the pattern for SMILES"
+            )
+        patterns.cutter(pattern)
+    if options.pattern not in (None, pattern):
         raise BadInput(
             f"--pattern={options.pattern} is for --vocabulary=pattern, and for a tokenizer of the "
             "same pattern; leave it out"
         )
-    if level == "pattern":
-        patterns.cutter(pattern)
     return pattern
 
 

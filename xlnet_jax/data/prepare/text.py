@@ -52,7 +52,7 @@ _WIDE = (
 )
 _VISIBLE = re.compile(r"\S")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_NO_LETTER = re.compile("[^A-Za-z]")
+_NO_RESIDUE = re.compile(r"[^A-Za-z*]|\*(?=.)")  # `*` is the end of a sequence
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and surrogates: valid in JSON, not in UTF-8
 
 
@@ -309,32 +309,31 @@ class TextReader:
         """Yields the sequences of a FASTA. Only messages keep the names, because a corpus has no
         place for them.
         """
-        name, start, read = "", part.start, list[str]()
+        name, start, sequence = "", part.start, ""
         for offset, line in self._lines(part, is_text=False):
             line, is_name = line.rstrip(), line.startswith(">")
             if is_name:
                 if name:
-                    yield self._sequence(part, start, name, read), start
-                name, start, read = line[1:].strip(), offset, []
+                    yield self._sequence(part, start, name, sequence), start
+                name, start, sequence = line[1:].strip(), offset, ""
             if line and not name:
                 raise part.bad_line(
                     offset, "a sequence without a name; it needs a line >NAME before it"
                 )
             if line and not is_name:
-                wrong = _NO_LETTER.search(line.removesuffix("*"))
-                # Only the last line of a sequence may end with `*`.
-                if wrong or (read and read[-1].endswith("*")):
+                # A line may follow one that ends with `*`.
+                if wrong := _NO_RESIDUE.search(sequence[-1:] + line):
                     raise part.bad_line(
                         offset,
-                        f"{wrong[0] if wrong else '*'!r} in the sequence {name!r:.60}; remove all "
+                        f"{wrong[0]!r} in the sequence {name!r:.60}; remove all "
                         "but letters, such as gaps and digits ('*' may be at the end)",
                     )
-                read.append(line)
+                sequence += line
         if name:
-            yield self._sequence(part, start, name, read), start
+            yield self._sequence(part, start, name, sequence), start
 
-    def _sequence(self, part: Part, start: int, name: str, read: list[str]) -> Document:
-        sequence = self.rules.normalization("".join(read).removesuffix("*"))
+    def _sequence(self, part: Part, start: int, name: str, sequence: str) -> Document:
+        sequence = self.rules.normalization(sequence.removesuffix("*"))
         if not sequence and self.rules.errors == "strict":
             advice = "leave such sequences out with --errors=replace"
             raise part.bad_line(start, f"the sequence {name!r:.60} is empty; {advice}")
