@@ -24,7 +24,8 @@ TOPICS = {
 """First words of commands by topic, for `--help` and docs/cli.md."""
 
 
-def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
+def compile_for(topology: str, slices: int, **options: Any) -> dict[str, Any]:
+    """Calls `aot.report.compile_for` in the environment that JAX reads when it is imported."""
     from xlnet_jax.aot import topology as topologies
 
     topologies.check_topology(topology, slices)
@@ -69,7 +70,7 @@ COMMANDS = (
         "prepare",
         "Turn text into a corpus of token pages.",
         "xlnet-jax prepare --input=books/ --document=file --output=corpus",
-        lazily("commands.corpus:prepare"),
+        "commands.corpus:prepare",
         (
             option("--input", "file, folder or glob, also gs://; repeatable", [], action="append"),
             option(
@@ -187,7 +188,7 @@ COMMANDS = (
         "corpus info",
         "Show the contents of a corpus and how it was made.",
         "xlnet-jax corpus info corpus --json",
-        lazily("data.corpus.verify:info"),
+        "data.corpus.verify:info",
         (_CORPUS,),
         overrides=False,
     ),
@@ -196,7 +197,7 @@ COMMANDS = (
         "Read a whole corpus and compare it with all its hashes and counts.",
         "xlnet-jax corpus verify gs://bucket/corpus --workers=8\n\n"
         "Each problem is a line on stderr; then the exit code is 2.",
-        lazily("commands.corpus:verify"),
+        "commands.corpus:verify",
         (_CORPUS, count("--workers", "shards at a time (default: the cores)")),
         overrides=False,
     ),
@@ -205,7 +206,7 @@ COMMANDS = (
         "Show excerpts of a corpus as text: what the model will read.",
         "xlnet-jax corpus sample corpus --split=heldout --count=3 --length=200\n\n"
         "§ starts a document, ¶ a paragraph, | a sentence.",
-        lazily("data.corpus.verify:sample"),
+        "data.corpus.verify:sample",
         (
             _CORPUS,
             option(
@@ -215,14 +216,14 @@ COMMANDS = (
             count("--count", "number of excerpts (default 5)", 5, le=10**5),
             count("--length", "tokens of an excerpt (default 100)", 100, le=10**6),
         ),
-        lazily("commands.corpus:show_samples"),
+        "commands.corpus:show_samples",
         overrides=False,
     ),
     Command(
         "configure",
         "Write a configuration file that suits a corpus, this machine and the time available.",
         "xlnet-jax configure corpus --minutes=30 --output=config.py",
-        lazily("commands.configure:configure"),
+        "commands.configure:configure",
         (
             option(
                 "corpus",
@@ -248,7 +249,7 @@ COMMANDS = (
         "train",
         "Pretrain, or resume, in a work directory.",
         "xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=corpus --workdir=run",
-        lazily("commands.train:train"),
+        "commands.train:train",
         (
             _CONFIG,
             option(
@@ -263,7 +264,7 @@ COMMANDS = (
             ),
             *_STOPS,
         ),
-        lazily("commands.train:show"),
+        "commands.train:show",
         stops=True,
         meets=True,
     ),
@@ -272,7 +273,7 @@ COMMANDS = (
         "Train a task on labelled examples from a pretrained model, or resume.",
         "xlnet-jax finetune --config=configs/finetune/sst2.py "
         "--config.checkpoint.init_from=run --workdir=sst2",
-        lazily("commands.finetune:finetune"),
+        "commands.finetune:finetune",
         (
             _CONFIG,
             option(
@@ -288,7 +289,7 @@ COMMANDS = (
             ),
             *_STOPS,
         ),
-        lazily("commands.train:show"),
+        "commands.train:show",
         stops=True,
         meets=True,
     ),
@@ -298,7 +299,7 @@ COMMANDS = (
         "line.",
         "xlnet-jax predict --workdir=sst2 'A fine film.' 'A dull one.'\n\n"
         "Tabs separate the texts of one example, such as a pair; an --input has them in columns.",
-        lazily("commands.predict:predict"),
+        "commands.predict:predict",
         (
             option("texts", "examples", nargs="*", metavar="TEXT"),
             option(
@@ -320,7 +321,7 @@ COMMANDS = (
         "--order=confidence\n\n"
         "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws;\n"
         "--top=5 shows the five best pieces for the only [MASK] of a text.",
-        lazily("commands.texts:fill_shown"),
+        "commands.texts:fill_shown",
         _texts(
             "texts with [MASK]", " (.jsonl: objects with `text`)", "texts", *declared_options(Fill)
         ),
@@ -331,7 +332,7 @@ COMMANDS = (
         "Continue texts, left to right or in any order of tokens; one JSON object per line, or "
         "text on a terminal.",
         "xlnet-jax generate --workdir=run 'Once upon a time' --tokens=200 --top_p=0.9",
-        lazily("commands.texts:generate_shown"),
+        "commands.texts:generate_shown",
         _texts(
             "texts to continue",
             "",
@@ -348,7 +349,7 @@ COMMANDS = (
         "xlnet-jax score --workdir=run 'The end of the war.' 'The end of the car.'\n"
         'echo \'{"before": "The ", "text": "end", "after": " of the war."}\' | '
         "xlnet-jax score --workdir=run --input=-",
-        lazily("commands.texts:score"),
+        "commands.texts:score",
         _texts(
             "texts to score as a whole",
             " (.jsonl: text, before, after)",
@@ -362,7 +363,7 @@ COMMANDS = (
         "inspect",
         "Show one training example, or count parameters.",
         "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
-        lazily("commands.inspect:inspect"),
+        "commands.inspect:inspect",
         (
             option("--config", _FILE, dest="path"),
             option("--workdir", "run or imported model, instead of --config"),
@@ -371,13 +372,13 @@ COMMANDS = (
             option("--output", "PNG file for the content and query masks"),
             option("--parameters", "count parameters and tensors, and show no example", False),
         ),
-        lazily("commands.inspect:show"),
+        "commands.inspect:show",
     ),
     Command(
         "compile",
         "Compile the training step for TPUs that this machine lacks: memory, collectives, speed.",
         "xlnet-jax compile --config=configs/xlnet_large.py --topology=v5e:16x16",
-        _compile,
+        "command_list:compile_for",
         (
             option("--config", _FILE, required=True),
             option(
@@ -393,13 +394,13 @@ COMMANDS = (
                 False,
             ),
         ),
-        lazily("aot.report:print_report"),
+        "aot.report:print_report",
     ),
     Command(
         "quickstart",
         "Run all steps, from text to a trained model, in about five minutes.",
         "xlnet-jax quickstart --workdir=runs/quickstart",
-        lazily("commands.quickstart:quickstart"),
+        "commands.quickstart:quickstart",
         (
             option(
                 "--workdir", "folder of all outputs (default: runs/quickstart)", "runs/quickstart"
@@ -410,13 +411,13 @@ COMMANDS = (
                 "quickstart",
             ),
         ),
-        lazily("commands.quickstart:show"),
+        "commands.quickstart:show",
     ),
     Command(
         "doctor",
         "Check this machine before a launch, a line per check; exit code 2 if a launch would fail.",
         "xlnet-jax doctor --workdir=gs://BUCKET/run --corpus=gs://BUCKET/corpus",
-        lazily("commands.doctor:doctor"),
+        "commands.doctor:doctor",
         (
             option("--workdir", "work directory, for rights and space"),
             option(
@@ -425,7 +426,7 @@ COMMANDS = (
                 metavar="DIR",
             ),
         ),
-        lazily("commands.doctor:show"),
+        "commands.doctor:show",
         overrides=False,
     ),
     Command(
@@ -434,7 +435,7 @@ COMMANDS = (
         "context (context mode), or joint likelihoods (joint mode).",
         "xlnet-jax evaluate --workdir=run --json\n"
         "xlnet-jax evaluate --workdir=run --target_share=0.5 --orders=8",
-        lazily("commands.evaluate:run"),
+        "commands.evaluate:run",
         (
             *_CHECKPOINT,
             count("--batch_size", "rows at a time; does not change the result", le=MOST_ROWS),
@@ -508,7 +509,7 @@ COMMANDS = (
         "xlnet-jax compare "
         "--configs=configs/compare/objectives/clm.py,configs/compare/objectives/plm_spans.py "
         "--corpus=corpus --workdir=compared",
-        lazily("commands.compare:compare"),
+        "commands.compare:compare",
         (
             option(
                 "--configs",
@@ -548,28 +549,28 @@ COMMANDS = (
                 metavar="FILE,...",
             ),
         ),
-        lazily("commands.compare:show"),
+        "commands.compare:show",
         stops=True,
     ),
     Command(
         "report",
         "Write an HTML page about runs, even unfinished ones.",
         "xlnet-jax report runs/quickstart/run --output=report.html",
-        lazily("commands.report:report"),
+        "commands.report:report",
         (
             option(
                 "workdirs", "work directories of runs, also gs://", nargs="*", metavar="WORKDIR"
             ),
             option("--output", "file to write (default: report.html)", "report.html"),
         ),
-        lazily("commands.report:show"),
+        "commands.report:show",
         overrides=False,
     ),
     Command(
         "export",
         "Write a checkpoint for another library.",
         "xlnet-jax export --workdir=run --format=huggingface --output=exported",
-        lazily("commands.export:export"),
+        "commands.export:export",
         (
             *_BEST_CHECKPOINT,
             option(
@@ -599,7 +600,7 @@ COMMANDS = (
         "Make a work directory from a model of Hugging Face, TensorFlow or Orbax.",
         "xlnet-jax import xlnet_cased_L-12_H-768_A-12 --workdir=imported\n\n"
         "--config.KEY=VALUE sets keys that the source lacks: memory, segment length, dropout.",
-        lazily("commands.import_:import_"),
+        "commands.import_:import_",
         (
             option(
                 "source",

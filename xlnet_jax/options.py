@@ -17,7 +17,7 @@ from xlnet_jax import messages
 from xlnet_jax.errors import LARGEST_INT, BadInput
 from xlnet_jax.infer.options import Options, option_help
 from xlnet_jax.keys import key, mistake
-from xlnet_jax.messages import print_lines, suggest
+from xlnet_jax.messages import suggest
 
 
 class Option(NamedTuple):
@@ -48,11 +48,12 @@ class Command(NamedTuple):
     Attributes:
       name: `train`, or `corpus info` in a group.
       help, example: a sentence, and a working command line; more lines may follow.
-      run: takes the options as keywords and returns the result: `--json` prints it as one object,
-        and a list is always printed as one object per line. The option `config`, a file's name,
-        arrives as the loaded `Config`.
+      run: the name of a function, as in `lazily`, which takes the options as keywords and returns
+        the result, an object or a list: `--json` prints an object in one line, and a list is always
+        printed as one object per line. The option `config`, a file's name, arrives as the loaded
+        `Config`.
       options: options beside `--json`, which all commands have.
-      show: prints the result without `--json`.
+      show: the name of the function that prints the result without `--json`.
       overrides: whether `--config.KEY=VALUE` words are accepted; without an option `config`, `run`
         takes them as `overrides`.
       stops: whether a signal ends the command with exit code 42, as if it could be resumed.
@@ -62,9 +63,9 @@ class Command(NamedTuple):
     name: str
     help: str
     example: str
-    run: Callable[..., dict[str, Any] | list[dict[str, Any]]]
+    run: str
     options: tuple[Option, ...] = ()
-    show: Callable[[dict[str, Any]], None] = print_lines
+    show: str = "messages:print_lines"
     overrides: bool = True
     stops: bool = False
     meets: bool = False
@@ -101,7 +102,7 @@ def call(command: Command, options: dict[str, Any], overrides: list[str]) -> Any
             options = options | {"config": config}
         elif command.overrides:
             options = options | {"overrides": overrides}
-        return command.run(**options)
+        return lazily(command.run)(**options)
 
 
 def unknown_word(command: Command, word: str) -> str:
@@ -124,8 +125,8 @@ def unknown_word(command: Command, word: str) -> str:
 
 
 def lazily(name: str) -> Callable[..., Any]:
-    """Returns a function of the package, such as `run.workdir:read_config`; a call imports it."""
-    return lambda *args, **options: pkgutil.resolve_name(f"xlnet_jax.{name}")(*args, **options)
+    """Imports and returns a function of the package, such as `run.workdir:read_config`."""
+    return pkgutil.resolve_name(f"xlnet_jax.{name}")
 
 
 def option(name: str, help: str, default: Any = None, field: Any = None, **more: Any) -> Option:

@@ -14,7 +14,7 @@ import tiny
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from xlnet_jax import cli
+from xlnet_jax import cli, messages
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.messages import progress_bar
 from xlnet_jax.options import Command
@@ -125,7 +125,8 @@ def test_lines_of_the_log_and_of_warnings_stand_above_the_bar(monkeypatch, trans
         return {}
 
     monkeypatch.setattr(cli, "TOPICS", {"data": ("x",)})
-    monkeypatch.setattr(cli, "COMMANDS", (Command("x", "does", "xlnet-jax x", run),))
+    monkeypatch.setattr(messages, "run_x", run, raising=False)
+    monkeypatch.setattr(cli, "COMMANDS", (Command("x", "does", "xlnet-jax x", "messages:run_x"),))
     assert cli.main(["x"]) == 0
     lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line).rstrip() for line in screen.lines()]
     assert lines[:3] == ["before", "compiled 1 step", "a warning"] and lines[-1] == "after"
