@@ -60,7 +60,8 @@ def contents(tokenizer: Tokenizer, config: Config) -> dict[str, bytes]:
     member = config.model.member
     frame = _frame(member, tokenizer)
     if isinstance(tokenizer, Subwords):
-        document, others = json.loads(tokenizer.content), _old_files(tokenizer)
+        document = json.loads(tokenizer.content)
+        others = _old_files(tokenizer, document)
         if tokenizer.level == "bytebpe":
             # The offsets of a word exclude the space before it.
             of_bytes = {
@@ -79,17 +80,17 @@ def contents(tokenizer: Tokenizer, config: Config) -> dict[str, bytes]:
         )
         others = {"spiece.model": tokenizer.content}
     document["post_processor"] = frame
-    settings = files.to_json(_settings(tokenizer, member, config.data.segment_len), 2)
+    settings = _settings(tokenizer, document, member, config.data.segment_len)
     return {
         "tokenizer.json": files.to_json(document, None),
-        "tokenizer_config.json": settings,
+        "tokenizer_config.json": files.to_json(settings, 2),
     } | others
 
 
-def _old_files(tokenizer: Subwords) -> dict[str, bytes]:
+def _old_files(tokenizer: Subwords, document: Json) -> dict[str, bytes]:
     if tokenizer.level == "wordpiece":
         return {"vocab.txt": "".join(f"{piece}\n" for piece in tokenizer.pieces).encode()}
-    merges = json.loads(tokenizer.content)["model"]["merges"]
+    merges = document["model"]["merges"]
     rows = [pair if isinstance(pair, str) else " ".join(pair) for pair in merges]
     ids = {piece: index for index, piece in enumerate(tokenizer.pieces)}
     return {
@@ -98,8 +99,10 @@ def _old_files(tokenizer: Subwords) -> dict[str, bytes]:
     }
 
 
-def _settings(tokenizer: Tokenizer, member: Member, length: int) -> Json:
-    """Returns the content of `tokenizer_config.json`; `length` is the default limit of tokens."""
+def _settings(tokenizer: Tokenizer, document: Json, member: Member, length: int) -> Json:
+    """Returns the content of `tokenizer_config.json` beside the tokenizer.json `document`; `length`
+    is the default limit of tokens.
+    """
     names = {
         f"{name}_token": tokenizer.pieces[index]
         for name, index in tokenizer.special._asdict().items()
@@ -107,10 +110,10 @@ def _settings(tokenizer: Tokenizer, member: Member, length: int) -> Json:
     }
     if tokenizer.level == "bytebpe":
         # Version 4 of transformers reads this switch here, and not in tokenizer.json.
-        step = json.loads(tokenizer.content)["pre_tokenizer"] or {}
+        step = document["pre_tokenizer"] or {}
         switches = {"add_prefix_space": step.get("add_prefix_space", False)}
     elif isinstance(tokenizer, Subwords):
-        rules = json.loads(tokenizer.content)["normalizer"] or {}
+        rules = document["normalizer"] or {}
         switches = (
             {
                 "do_lower_case": bool(rules.get("lowercase")),

@@ -161,16 +161,12 @@ class Settings:
     def __init__(self, folder: str):
         """Reads the settings. Raises BadInput for a damaged file."""
         names = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-        listed = files.listing(folder)
         self.where, where, _ = paths = [os.path.join(folder, name) for name in names]
-        self.said, self.names, old = (
-            files.read_json_object(path) if name in listed else {}
-            for name, path in zip(names, paths, strict=True)
-        )
+        self.said, self.names, old = map(files.read_json_if_listed, paths)
         files.check_types(self.said, _TYPES, self.where)
         check_fields(self.names, names[1:2], where)
         self.verbatim = (
-            names[0] not in listed
+            names[0] not in files.listing(folder)
             or json.dumps(self.said.get("tokenizer_class")) in _ANY.split()[1:]
         )
         named = json.dumps([self.said, self.names])

@@ -192,15 +192,10 @@ class Vocabulary(Tokenizer):
         """Returns the text of ids, without special pieces except `<unk>` for an unknown word. Words
         are joined by a space. Bytes that are not UTF-8 become U+FFFD.
         """
-        if self.level != "words":
-            return b"".join(self._text(index) for index in ids if index >= _FIRST).decode(
-                errors="replace"
-            )
-        pieces = (
-            self.pieces[index] for index in ids if index >= _FIRST or index == self.special.unk
-        )
-        text = " ".join("\n" if piece == END_OF_LINE else piece for piece in pieces)
-        return re.sub(r" ?\n ?", "\n", text)
+        is_words = self.level == "words"
+        kept = [index for index in ids if index >= _FIRST or (is_words and index == XLNET.unk)]
+        text = b"".join(map(self._text, kept)).decode(errors="replace")
+        return text.replace(" \n", "\n").removesuffix(" ") if is_words else text
 
     def _text(self, index: int) -> bytes:
         """Returns the bytes of a piece, with a space after a word."""

@@ -131,11 +131,15 @@ def find_sources(
             check_link("input", name)
             raise BadInput(f"input {name}: no such file, folder or pattern{suggest_file(name)}")
         if others:
-            text = (
+            _log.warning(
                 "input %s: files that are not %s are left out: %d, "
-                "the first is %s; to read them, %s as well"
+                "the first is %s; to read them, %s as well",
+                name,
+                wanted,
+                len(others),
+                min(others),
+                advice,
             )
-            _log.warning(text, name, wanted, len(others), min(others), advice)
         found.update((source.path, source) for source in of_name)
     return [found[path] for path in sorted(found)]
 

@@ -69,7 +69,7 @@ class _SplitWriter:
         self._writer: pages.PageWriter | None = None
         self._waiting: list[Document] = []
         self._characters = 0
-        self.counted = dict.fromkeys(COUNTED, 0)
+        self.counted = Counter[str]()
         self.empty = self.unknown = 0
         self.example = ""
         self.counts = np.zeros(tokenizer.vocab_size, np.int64)
@@ -121,9 +121,12 @@ class _SplitWriter:
             # EOD ends every document and belongs to the last sentence.
             tokens_N, starts_N = np.insert(pieces, ends_D, eod), np.insert(starts_N, ends_D, 0)
             length_D += 1
-        sums = len(tokens_N), documents, len(length_K), opens_paragraph_K.sum()
-        for name, count in zip(COUNTED, sums, strict=True):
-            self.counted[name] += int(count)
+        self.counted.update(
+            tokens=len(tokens_N),
+            documents=documents,
+            sentences=len(length_K),
+            paragraphs=int(opens_paragraph_K.sum()),
+        )
         self.counts += np.bincount(tokens_N, minlength=len(self.counts))
         self.lengths.append(length_D)
         self._writer = self._writer or pages.PageWriter(self.path, self._page_tokens)
