@@ -4003,9 +4003,9 @@ MUTANTS = (
     ),
     Mutant(
         "a_made_vocabulary_loses_its_accents",
-        "xlnet_jax/data/prepare/pipeline.py",
-        'begun(output).get("keep_accents", True)',
-        'begun(output).get("keep_accents", False)',
+        "xlnet_jax/data/prepare/resume.py",
+        "    return True",
+        "    return False",
         one("data/prepare/marks", "test_a_vocabulary_that_is_made_here_keeps_accents"),
     ),
     Mutant(

@@ -77,7 +77,6 @@ class _AsIs(Normalization):
 
 
 AS_IS = _AsIs(keep_accents=True, remove_space=False)
-_SAYS_NOTHING = [vars(Normalization()), vars(Normalization(keep_accents=True)), vars(AS_IS)]
 
 
 class Subwords(Tokenizer):
@@ -186,18 +185,13 @@ class Subwords(Tokenizer):
         return f"{'' if attached else ' '}{piece}".encode()
 
 
-def _bytes() -> dict[str, int]:
-    """Returns the byte of each character in pieces of byte-level BPE: a visible character stands
-    for its own code, and the characters from U+0100 on stand for the other bytes.
-    """
-    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [code for code in range(256) if code not in seen]
-    return {chr(code): code for code in seen} | {
-        chr(0x100 + place): code for place, code in enumerate(others)
-    }
-
-
-_BYTES = _bytes()
+# The byte of each character in pieces of byte-level BPE: a visible character stands for its own
+# code, and the characters from U+0100 on stand for the other bytes.
+_SEEN = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_OTHERS = (code for code in range(256) if code not in _SEEN)
+_BYTES = {chr(code): code for code in _SEEN} | {
+    chr(place): code for place, code in enumerate(_OTHERS, 0x100)
+}
 
 
 def _read(path: str, normalization: Normalization, settings: Settings | None) -> Json:
@@ -239,7 +233,7 @@ def _made(path: str, text: str, normalization: Normalization) -> Json:
 
 def _check_unnormalized(path: str, normalization: Normalization) -> None:
     """Raises BadInput if `normalization` has steps, because the file fixes its own."""
-    if vars(normalization) not in _SAYS_NOTHING:
+    if normalization.lower or normalization.nfkc:
         raise BadInput(
             f"tokenizer {path}: its normalisation is fixed; leave out --uncased, "
             "--strip_accents and --nfkc"

@@ -193,9 +193,7 @@ def _resolve(
         if given.path.endswith(".txt") and options.uncased:  # uncased BERT drops accents
             steps["keep_accents"] = False
         given = open_tokenizer(given.path, dataclasses.replace(given.normalization, **steps))
-    training = Normalization(
-        **{"keep_accents": resume.begun(output).get("keep_accents", True)} | steps
-    )
+    training = Normalization(**{"keep_accents": resume.keeps_accents(output)} | steps)
     normalization = given.normalization if given else training
     if published:
         normalization = Normalization(keep_accents=True, remove_space=False)

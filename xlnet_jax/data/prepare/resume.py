@@ -42,16 +42,15 @@ def claim(output: str, options: Json, sources: Sequence[Source]) -> None:
         _compare(output, now, finished=manifests.MANIFEST in names)
 
 
-def begun(output: str) -> dict[str, bool]:
-    """Returns the recorded normalisation of a folder's vocabulary; empty if the folder was not
-    begun or its record is damaged.
+def keeps_accents(output: str) -> bool:
+    """Returns whether the vocabulary of a folder that was begun keeps accents; True for any other
+    folder, and if the record is damaged.
     """
-    if all(name.startswith(manifests.REQUEST) for name in files.listing(output)):
-        return {}
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        options = files.read_json(os.path.join(output, manifests.REQUEST))["options"]
-        return {**options["normalization"], **options}
-    return {}
+    if any(not name.startswith(manifests.REQUEST) for name in files.listing(output)):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            options = files.read_json(os.path.join(output, manifests.REQUEST))["options"]
+            return options.get("keep_accents", options["normalization"]["keep_accents"])
+    return True
 
 
 def _compare(output: str, now: Json, finished: bool) -> None:
