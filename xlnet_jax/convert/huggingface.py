@@ -241,7 +241,7 @@ def open_tokenizer(folder: str, named: str | None = None) -> Tokenizer:
             )
         opened = vocabulary.open_in(folder, made if made and named == where else named, steps)
         twin = vocabulary.open_in(place, made) if made else opened
-        if any(getattr(twin, of, "") != getattr(opened, of, "") for of in ("pieces", "pattern")):
+        if (twin.pieces, twin.pattern) != (opened.pieces, opened.pattern):
             raise BadInput(
                 f"{where}: its pieces are not those of {named}; remove the file that is wrong"
             )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from xlnet_jax.convert import huggingface, orbax, tensorflow, transformer_xl
 from xlnet_jax.convert.formats import Source
@@ -29,10 +29,9 @@ WRITERS = {"huggingface": huggingface, "orbax": orbax}
 """
 
 
-@contextlib.contextmanager
 def open_source(
     source: str, tokenizer: str | None = None, overrides: Sequence[str] = ()
-) -> Iterator[Source]:
+) -> AbstractContextManager[Source]:
     """Opens a model, whose format follows from its files. For the arguments see
     `commands.import_`.
 
@@ -54,5 +53,4 @@ def open_source(
             f"model.safetensors), a TensorFlow checkpoint ({tensorflow.CONFIG}, NAME.index), or a "
             f"folder of `xlnet-jax export --format=orbax`{suggest_file(source)}"
         )
-    with format.read(source, tokenizer, overrides) as opened:
-        yield opened
+    return format.read(source, tokenizer, overrides)

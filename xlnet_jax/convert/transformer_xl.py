@@ -25,7 +25,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -312,11 +312,8 @@ def from_original(model: ModelConfig, ids_N: np.ndarray, params: Params, arrays:
     )
 
 
-def recognise(path: str, listed: Collection[str]) -> bool:
-    """Returns whether the path is a checkpoint. The checkpoints of an XLNet are recognised earlier,
-    by `tensorflow`.
-    """
-    return tensorflow.is_checkpoint(path, listed)
+recognise = tensorflow.is_checkpoint
+"""Of any checkpoint; the checkpoints of an XLNet are recognised earlier, by `tensorflow`."""
 
 
 @contextlib.contextmanager

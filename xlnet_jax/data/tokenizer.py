@@ -143,11 +143,13 @@ class Tokenizer:
       content, sha256: bytes and hash of the file that a corpus and a work directory keep.
       level: `sentencepiece`; see `vocabulary` and `subwords` for other levels.
       space: prefix for a text that follows another text and is encoded separately.
+      pattern: the regular expression of the level `pattern`.
     """
 
     special: SpecialIds = XLNET
     level: str = "sentencepiece"
     space: str = ""
+    pattern: str = ""
     file_name = "spiece.model"
     """Name of the file in a corpus and in a work directory."""
 

@@ -82,7 +82,6 @@ class Vocabulary(Tokenizer):
     Attributes:
       level: `words`, `characters`, `bytes` or `pattern`.
       verbatim: whether text is encoded unchanged; otherwise every line is normalised first.
-      pattern: the pattern of the level `pattern`; empty for other levels.
       counts: int64 [V], how often each piece occurred in the counted text.
     """
 
@@ -97,7 +96,9 @@ class Vocabulary(Tokenizer):
             self.level, self.verbatim = content["vocabulary"], content["verbatim"]
             self.pieces = list(content["pieces"])
             self.counts = np.array(content["counts"], np.int64)
-            self.pattern = content["pattern"] if self.level == "pattern" else ""
+            if self.level == "pattern":
+                self.pattern = content["pattern"]
+                cutter(self.pattern)
             self._check()
         except (
             BadInput,
@@ -140,8 +141,6 @@ class Vocabulary(Tokenizer):
         }.get(self.level)
         if one is None or not isinstance(self.verbatim, bool):
             raise ValueError("it has an unknown level")
-        if self.level == "pattern":
-            cutter(self.pattern)
         special, plain = self.pieces[:_FIRST], self.pieces[_FIRST:]
         if (
             tuple(special) != SPECIAL_PIECES
@@ -361,18 +360,11 @@ def count(texts: Iterable[str], level: str, pattern: str = "") -> Counter[str]:
     """Counts each piece in normalised texts; a line end is "\\n", also among words. Raises Unseen
     for text that the `pattern` does not match.
     """
-    if level in ("words", "pattern"):
-        cut = _words if level == "words" else cutter(pattern)
+    if level != "bytes":
+        cut = {"words": _words, "characters": str}.get(level) or cutter(pattern)
         return Counter(itertools.chain.from_iterable(map(cut, texts)))
-    text = "".join(texts)
-    if level == "characters":
-        return Counter(text)
-    return Counter(
-        {
-            f"<0x{code:02X}>": count
-            for code, count in Counter(text.encode(*_CODES["bytes"][:2])).items()
-        }
-    )
+    codes = Counter("".join(texts).encode(*_CODES[level][:2]))
+    return Counter({f"<0x{code:02X}>": count for code, count in codes.items()})
 
 
 def write_counted(

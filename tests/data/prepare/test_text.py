@@ -193,7 +193,9 @@ def test_the_rules_as_they_are_stated(
         patch.setattr(sources, "_BLOCK", block)
         documents = list(reader.documents(Part(str(path), 0, path.stat().st_size)))
     assert documents == _stated(content, document, sentences, normalization)
-    assert reader.hashes == [hashlib.sha256(content.encode()).hexdigest()]
+    assert [each["sha256"] for each in reader.read] == [
+        hashlib.sha256(content.encode()).hexdigest()
+    ]
 
 
 @pytest.mark.parametrize(

@@ -91,12 +91,12 @@ def decode(record: bytes, page_tokens: int, vocab_size: int) -> Page:
     tokens = np.frombuffer(record, "<i4", page_tokens, first + len(between))
     # Viewed as unsigned, negative numbers are large.
     if tokens.view("<u4").max() >= vocab_size:
-        bad = int(np.flatnonzero(tokens.view("<u4") >= vocab_size)[0])
+        bad = int((tokens.view("<u4") >= vocab_size).argmax())
         raise BadInput(
             f"token {bad} is {tokens[bad]}, outside the vocabulary of {vocab_size} pieces"
         )
     if starts.max() > _ALL_STARTS:
-        bad = int(np.flatnonzero(starts > _ALL_STARTS)[0])
+        bad = int((starts > _ALL_STARTS).argmax())
         raise BadInput(
             f"the flags of token {bad} are {starts[bad]}; the largest valid value is {_ALL_STARTS}"
         )

@@ -195,7 +195,7 @@ def _check_split(
         return
     pieces, marks = np.split(totals, [-len(_BITS)])
     if counts is not None and (counts != pieces).any():
-        piece = int(np.flatnonzero(counts != pieces)[0])
+        piece = int((counts != pieces).argmax())
         yield (
             f"{os.path.join(path, split['token_counts'])}: piece {piece} occurs {pieces[piece]} "
             f"times in the pages, but is counted {counts[piece]} times"

@@ -221,7 +221,7 @@ def _pattern(options: PrepareOptions, level: str, given: Tokenizer | None) -> st
     """
     pattern = ""
     if level == "pattern":
-        pattern = given.pattern if isinstance(given, Vocabulary) else options.pattern
+        pattern = given.pattern if given else options.pattern
         if not pattern:
             raise BadInput(
                 "--vocabulary=pattern needs --pattern=REGEX, which matches one piece; "

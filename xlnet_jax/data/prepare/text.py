@@ -35,8 +35,9 @@ import tokenizers
 from tokenizers import normalizers
 
 from xlnet_jax.data.prepare import datasets, marks, records, sources, tables
-from xlnet_jax.data.prepare.sources import Part, Unit
+from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.tokenizer import Normalization, without_spaces
+from xlnet_jax.storage.files import Json
 
 Document = list[list[str]]
 """Paragraphs, each a list of normalised sentences; no paragraph and no sentence is empty."""
@@ -116,8 +117,8 @@ class TextReader:
       replaced: number of undecodable bytes, or runs of bytes, that U+FFFD replaced.
       empty: number of documents that were left out, because they have no sentence.
       dropped: what normalisation dropped, by `marks.NAMES`.
-      hashes: SHA-256 of the decompressed bytes, or of the records, of every part that was read to
-        its end.
+      read: every part that was read to its end, for a note and for the manifest, with the SHA-256
+        of its decompressed bytes or of its records.
       place: the byte, row or example of the document that was read last.
     """
 
@@ -126,7 +127,7 @@ class TextReader:
     replaced: int = 0
     empty: int = 0
     dropped: Counter[str] = dataclasses.field(default_factory=Counter)
-    hashes: list[str] = dataclasses.field(default_factory=list)
+    read: list[Json] = dataclasses.field(default_factory=list)
     place: int = 0
 
     def documents(self, part: Part) -> Iterator[Document]:
@@ -165,23 +166,16 @@ class TextReader:
                 yield [[sentence + end for sentence in paragraph] for paragraph in document]
 
     def digest(self, part: Part) -> str:
-        """Returns the hash that `documents` adds to `hashes`, without checking the text. Raises as
+        """Returns the hash that `documents` adds to `read`, without checking the text. Raises as
         `documents` does.
         """
         for _ in self._raw(part):
             pass
-        return self.hashes.pop()
-
-    def read(self, parts: Unit) -> list[dict[str, Any]]:
-        """Returns the entries of the read parts for a note and for the manifest."""
-        return [
-            part._asdict() | {"sha256": digest}
-            for part, digest in zip(parts, self.hashes, strict=True)
-        ]
+        return self.read.pop()["sha256"]
 
     def _raw(self, part: Part) -> Iterator[tuple[int, Any]]:
-        """Yields runs of whole lines, or records, each with its byte, row or example; adds the hash
-        of the part to `hashes` at the end.
+        """Yields runs of whole lines, or records, each with its byte, row or example; adds the part
+        to `read` at the end.
         """
         digest, kind = hashlib.sha256(), sources.kind_of(part.path).format
         if kind not in ("parquet", "tfds"):
@@ -195,7 +189,7 @@ class TextReader:
                 digest.update(b"\xff" * 8 if value is None else len(value).to_bytes(8, "big"))
                 digest.update(value or b"")
                 yield number, value
-        self.hashes.append(digest.hexdigest())
+        self.read.append(part._asdict() | {"sha256": digest.hexdigest()})
 
     # `_published`, `_sequences` and `_*_documents` yield every document with its byte, row or
     # example; an empty document is [].

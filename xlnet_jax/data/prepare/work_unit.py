@@ -185,7 +185,7 @@ def count_unit(output: str, request: Request, unit: Numbered) -> int:
                 tokens += of_document.total()
                 if request.vocabulary != "words" or request.split_of(document, part) == "train":
                     counts.update(of_document)
-        content = {"sources": reader.read(parts), "tokens": tokens, "counts": counts}
+        content = {"sources": reader.read, "tokens": tokens, "counts": counts}
         files.write(note, files.to_json(content, indent=None))
     return tokens
 
@@ -220,7 +220,7 @@ def prepare_unit(output: str, tokenizer: Tokenizer, request: Request, unit: Numb
         content = {
             "tokenizer": tokenizer.sha256,
             "splits": splits,
-            "sources": reader.read(parts),
+            "sources": reader.read,
             "replaced": reader.replaced,
             "empty": reader.empty + sum(writer.empty for writer in writers.values()),
             "unknown": sum(writer.unknown for writer in writers.values()),
