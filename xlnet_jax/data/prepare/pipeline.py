@@ -222,7 +222,7 @@ def _pattern(options: PrepareOptions, level: str, given: Tokenizer | None) -> st
     pattern = ""
     if level == "pattern":
         pattern = given.pattern if given else options.pattern
-        if not pattern:
+        if pattern is None:
             raise BadInput(
                 "--vocabulary=pattern needs --pattern=REGEX, which matches one piece; "
                 "docs/data.md has the pattern for SMILES"
