@@ -74,8 +74,7 @@ def write_vocabulary(document: Json, name: str, path: str) -> Normalization | No
         mine = tokenizer_json(Vocabulary(path, steps or vocabularies.PLAIN))
         same = all(
             document[part] == mine[part] for part in ("normalizer", "pre_tokenizer", "model")
-        )
-        same &= all(token["id"] < len(SPECIAL_PIECES) for token in document["added_tokens"])
+        ) and all(token["id"] < len(SPECIAL_PIECES) for token in document["added_tokens"])
     except (BadInput, AttributeError, KeyError, TypeError):
         same = False
     if not same:

@@ -273,8 +273,8 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
     own = open_tokenizer(path, tokenizer)
     config = formats.fit_vocabulary(config, own)
     tokenizer_files.check_frame(path, own, config)
-    name = config.model.architecture
-    if not config.model.member.xlnet_ids and (why := vocabulary.unexportable(own, name)):
+    why = vocabulary.unexportable(own, config.model.architecture)
+    if why and not config.model.member.xlnet_ids:
         raise BadInput(f"tokenizer {own.path}: {why}")
     kept, lost = fields.read_kept(found, config, own.special)
     with open_weights(path, row) as arrays:

@@ -97,9 +97,9 @@ def open_vocabulary(path: str | None, where: str) -> tuple[Vocabulary, np.ndarra
     earlier = set[str]()
     for line, (symbol, piece) in enumerate(zip(symbols, pieces, strict=True), 1):
         if symbol.split() != [symbol] or piece in earlier:
-            shown = repr(symbol[:40])  # a file of another kind may be a single line
+            # A file of another kind may be a single line.
             raise BadInput(
-                f"--tokenizer={path}: line {line}, {shown}, "
+                f"--tokenizer={path}: line {line}, {symbol[:40]!r}, "
                 "must be one symbol that no other line has"
             )
         earlier.add(piece)

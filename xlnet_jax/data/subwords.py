@@ -224,7 +224,7 @@ def _made(path: str, text: str, normalization: Normalization) -> Json:
         return _document(_empty("wordpiece", normalization, path), pieces)
     ids = files.json_object(text, path)
     pieces = sorted(ids, key=ids.__getitem__)
-    if [ids[piece] for piece in pieces] != list(range(len(ids))):
+    if sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(_GAPS)
     rows = files.read(f"{path.removesuffix(FILES[1])}merges.txt").decode().split("\n")
     merges = [row.split() for row in rows if row and not row.startswith("#version")]

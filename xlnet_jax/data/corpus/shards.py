@@ -109,12 +109,13 @@ class Shards:
 
     def _opened(self, numbers: list[int]) -> Iterator[_Shard]:
         """Opens shards; in a bucket it fetches their last bytes, which hold the index."""
-        starts = (
-            max(0, self._sizes[shard] - 2 * _BLOCK - _INDEX_BYTES * self._pages[shard])
-            for shard in numbers
-        )
         tails = self._fetch(
-            (shard, start, self._sizes[shard]) for shard, start in zip(numbers, starts, strict=True)
+            (
+                shard,
+                max(0, self._sizes[shard] - 2 * _BLOCK - _INDEX_BYTES * self._pages[shard]),
+                self._sizes[shard],
+            )
+            for shard in numbers
         )
         for number, tail in zip(numbers, tails, strict=False):
             path = os.path.join(self._path, shard_name(self._split, number, len(self._pages)))

@@ -142,7 +142,7 @@ class TextReader:
             "fasta": self._sequences,
             "table": self._table_documents,
         }
-        kind = sources.kind_of(part.path).format
+        kind, level = sources.kind_of(part.path).format, self.rules.vocabulary
         reader = read.get(kind, self._record_documents)
         for document, place in (self._published if self.rules.dataset else reader)(part):
             self.place = place
@@ -154,14 +154,14 @@ class TextReader:
                         "an empty document; leave such documents out with --errors=replace",
                     )
                 self.empty += 1
-            elif self.rules.dataset or self.rules.vocabulary in ("sentencepiece", "wordpiece"):
+            elif self.rules.dataset or level in ("sentencepiece", "wordpiece"):
                 yield document
-            elif self.rules.vocabulary == "bytebpe":
+            elif level == "bytebpe":
                 spaced = [[f" {sentence}" for sentence in paragraph] for paragraph in document]
                 spaced[0][0] = document[0][0]
                 yield spaced
             else:
-                one = sum(map(len, document)) == 1 and self.rules.vocabulary != "words"
+                one = sum(map(len, document)) == 1 and level != "words"
                 end = "" if one else "\n"
                 yield [[sentence + end for sentence in paragraph] for paragraph in document]
 
