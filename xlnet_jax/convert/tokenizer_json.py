@@ -51,8 +51,12 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
             "which XLNet tokenizers of other libraries do not support"
         )
     special, names = special_of([piece.piece for piece in model.pieces])
-    scores = [
-        piece.score - _UNLIKELY * (ends_in_digit_comma(piece.piece) or piece.type == piece.UNUSED)
+    vocab = [
+        [
+            piece.piece,
+            piece.score
+            - _UNLIKELY * (ends_in_digit_comma(piece.piece) or piece.type == piece.UNUSED),
+        ]
         for piece in model.pieces
     ]
     rule = model.normalizer_spec
@@ -76,9 +80,7 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
         "model": {
             "type": "Unigram",
             "unk_id": special.unk,
-            "vocab": [
-                [piece.piece, score] for piece, score in zip(model.pieces, scores, strict=True)
-            ],
+            "vocab": vocab,
             "byte_fallback": False,
         },
     }
