@@ -170,13 +170,8 @@ def _check_split(
     """Yields the damage of the shards of a split and, if there is none, the differences between
     the manifest and the sums over the `counted` shards.
     """
-    split, totals, lengths, is_whole, found = (
-        manifest["splits"][name],
-        0,
-        hashlib.sha256(),
-        True,
-        [],
-    )
+    split, found = manifest["splits"][name], []
+    totals, lengths, is_whole = np.int64(0), hashlib.sha256(), True
     for counts in counted:
         if isinstance(counts, BadInput):
             yield str(counts)
