@@ -171,7 +171,7 @@ def _check_split(
     the manifest and the sums over the `counted` shards.
     """
     split, found = manifest["splits"][name], []
-    totals, lengths, is_whole = np.int64(0), hashlib.sha256(), True
+    totals, lengths, is_whole = 0, hashlib.sha256(), True
     for counts in counted:
         if isinstance(counts, BadInput):
             yield str(counts)
