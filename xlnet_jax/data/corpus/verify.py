@@ -165,20 +165,20 @@ def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> Cou
 
 
 def _check_split(
-    path: str, manifest: Json, name: str, counted: Iterable[Counts | BadInput]
+    path: str, manifest: Json, name: str, of_shards: Iterable[Counts | BadInput]
 ) -> Iterator[str]:
     """Yields the damage of the shards of a split and, if there is none, the differences between
-    the manifest and the sums over the `counted` shards.
+    the manifest and the sums over the shards.
     """
     split, found = manifest["splits"][name], []
     totals, lengths, is_whole = 0, hashlib.sha256(), True
-    for counts in counted:
-        if isinstance(counts, BadInput):
-            yield str(counts)
+    for of_shard in of_shards:
+        if isinstance(of_shard, BadInput):
+            yield str(of_shard)
             is_whole = False
         else:
-            totals = totals + counts[0]
-            lengths.update(counts[1].data)
+            totals = totals + of_shard[0]
+            lengths.update(of_shard[1].data)
     for read in (corpora.read_counts, corpora.read_lengths):
         try:
             found.append(read(path, manifest, name))
