@@ -2303,9 +2303,9 @@ MUTANTS = (
     ),
     Mutant(
         "a_row_of_documents_is_read_twice_in_an_epoch",
-        "xlnet_jax/data/batches/stream.py",
-        "epoch_B, index_B, self.blocks)\n        return epoch_B, row_B",
-        "epoch_B, index_B // 2 * 2, self.blocks)\n        return epoch_B, row_B",
+        "xlnet_jax/data/batches/documents.py",
+        "packed.row(block) for block",
+        "packed.row(block // 2 * 2) for block",
         one(
             "data/batches/packed_documents",
             "test_an_epoch_reads_every_token_once_with_any_hosts_and_batch_sizes",
@@ -2359,8 +2359,8 @@ MUTANTS = (
     Mutant(
         "a_phase_goes_on_in_the_middle_of_an_epoch_of_other_rows",
         "xlnet_jax/data/batches/stream.py",
-        "-(-n // each.tokens) * each.tokens",
-        "n + 0 * each.tokens",
+        "-(-n // old.tokens) * new.tokens",
+        "n + 0 * old.tokens",
         one(
             "data/batches/packed_documents",
             "test_a_phase_with_other_rows_starts_an_epoch_and_another_batch_size_does_not",

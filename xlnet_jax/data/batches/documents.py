@@ -63,8 +63,12 @@ def most_targets(config: Config, length_D: np.ndarray) -> np.ndarray:
 
 
 def shape(config: Config) -> tuple[Any, ...]:
-    """Returns all values that decide which documents share a row, besides the corpus."""
+    """Returns all values that decide which documents share a row, besides the corpus; none with
+    `data.documents=joined`.
+    """
     data = config.data
+    if not data.whole_documents:
+        return ()
     lengths = data.segment_len, data.num_predict, data.target_rate
     return config.model.architecture, data.objective, data.factorization_order, *lengths
 
