@@ -752,7 +752,7 @@ MUTANTS = (
         "masks_of_queries_depend_on_the_row",
         ATTEND,
         "return self.packed.document_BQ, self",
-        "return self.rows_B, self",
+        "return self.rows_B[:, None], self",
         documents("xlnet-plm-cpu"),
     ),
     Mutant(
@@ -1439,8 +1439,8 @@ MUTANTS = (
     Mutant(
         "dropout_by_the_target_slot",
         ATTEND,
-        "return self.rows_B, self.position_BQ",
-        "return self.rows_B, self.position_BQ * 0 + jnp.arange(len(self.limit_BQ[0]))[None]",
+        "return self.rows_B[:, None], self.position_BQ",
+        "return self.rows_B[:, None], self.position_BQ * 0 + jnp.arange(len(self.limit_BQ[0]))[None]",
         one(
             "kernels/xla", "test_dropout_is_on_the_weights_of_the_values_and_keyed_by_the_position"
         ),
