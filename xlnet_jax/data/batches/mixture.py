@@ -15,6 +15,7 @@ from xlnet_jax.batch import Batch, combine
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import documents, examples
 from xlnet_jax.data.batches.cycle import ONE, Cycle, from_weights
+from xlnet_jax.data.batches.examples import ExampleBuilder
 from xlnet_jax.data.batches.packing import Packing
 from xlnet_jax.data.batches.stream import ShuffledBlocks, SinglePass, Stream, Windows
 from xlnet_jax.data.corpus.corpus import Corpus
@@ -133,35 +134,25 @@ class Mixture:
     def build(
         self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
     ) -> Batch:
-        """Builds the Batch that `where` describes; see `examples.build`."""
+        """Builds the Batch that `where` describes; see `examples.ExampleBuilder`."""
         order = [np.flatnonzero(where.corpus_B == number) for number in range(len(self.corpora))]
-        parts = [
-            self._build(number, config, where.take(own_rows), name, step, rows[own_rows])
-            for number, own_rows in enumerate(order)
-            if own_rows.size
-        ]
+        parts = []
+        for number, (corpus, own) in enumerate(zip(self.corpora, order, strict=True)):
+            of_rows = where.take(own), name, step, rows[own]
+            builder = ExampleBuilder(corpus, self.tokenizer, config, *of_rows)
+            if own.size:
+                parts.append(self._build(number, builder))
         # Row i of the joined parts is row order[i] of the batch.
         back = np.argsort(np.concatenate(order))
         return combine(parts, lambda arrays: np.concatenate(arrays)[back])
 
-    def _build(
-        self, number: int, config: Config, where: Windows, name: str, step: int, rows: np.ndarray
-    ) -> Batch:
+    def _build(self, number: int, builder: ExampleBuilder) -> Batch:
         """Builds the rows of one corpus."""
-        corpus = self.corpora[number]
-        if not config.data.whole_documents:
-            return examples.build(
-                corpus, self.tokenizer, config, where, name=name, step=step, rows=rows
-            )
-        packed = self.packed(config)
-        return documents.build(
-            corpus,
-            config,
-            where,
-            packed=packed[number],
-            first_number=sum(each.groups.pieces for each in packed[:number]),
-            name=name,
-        )
+        if not builder.config.data.whole_documents:
+            return examples.build(builder)
+        packed = self.packed(builder.config)
+        first_number = sum(each.groups.pieces for each in packed[:number])
+        return documents.build(builder, packed[number], first_number)
 
 
 def open_mixture(
