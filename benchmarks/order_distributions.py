@@ -113,7 +113,8 @@ def known_of(question: str, word_start_BN: np.ndarray, data: Any) -> np.ndarray:
     if question == "sixth":
         draws_BX = rng.random((B, spans.draws_needed(N, data)))
         every_BN = np.ones((B, N), bool)
-        return ~spans.sample(word_start_BN, every_BN, round(N / 6), draws_BX, data, data.spans)
+        goal = round(N / 6)
+        return ~spans.sample(word_start_BN, every_BN, goal, draws_BX, data, data.spans, N)
     if question == "half":
         return np.argsort(rng.random((B, N)), axis=1) < N // 2
     return np.broadcast_to(np.arange(N) < (N // 2 if question == "rest" else 0), (B, N))

@@ -68,16 +68,18 @@ def packed(text: str, documents: int, segment_len: int, frame: int) -> dict[str,
     for row in rows:
         packing.row(row)
     read = time.perf_counter() - began
+    pieces = packing.groups.pieces
+    used = int(lengths.sum(dtype=np.int64)) - eod * len(lengths) + frame * pieces
     return {
         "text": os.path.basename(text.rstrip("/")),
         "segment_len": segment_len,
         "documents": len(lengths),
-        "pieces": packing.groups.pieces,
+        "pieces": pieces,
         "seconds": seconds,
         "gigabytes": int(peak) * 1024 / 1e9,
         "table": (len(pickle.dumps(packing)) - lengths.nbytes) / 1e6,
         "rows": packing.rows,
-        "fill": packing.fill,
+        "fill": used / (packing.rows * segment_len),
         "row_ms": read / READ * 1000,
     }
 

@@ -17,7 +17,7 @@ def kept(rate=0.1, key=7, stream=0, rows=ROWS, positions=POSITIONS, heads=H, fir
     """What the mask of attention keeps: bool [B, H, Q, K]."""
     ones = jnp.ones((len(rows), heads, positions.shape[1], K))
     dropout = AttentionDropout(jnp.uint32(key), rate, stream, first_head)
-    return np.asarray(dropout(ones, rows, positions)) > 0
+    return np.asarray(dropout(ones, rows[:, None], positions, jnp.arange(ones.shape[-1])[None])) > 0
 
 
 def correlation(a, b):

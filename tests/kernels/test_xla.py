@@ -97,7 +97,8 @@ def test_dropout_is_on_the_weights_of_the_values_and_keyed_by_the_position(chose
     arguments = replace(draw(T=5, M=4, chosen=chosen), rows_B=np.array([6, 2]), dropout=dropout)
     out, probability = COMPILED[name](arguments)
     np.testing.assert_allclose(probability, slowly(arguments)[1], rtol=0, atol=1e-12)
-    dropped = dropout(probability, jnp.array([6, 2]), jnp.asarray(arguments.position_BQ))
+    positions = jnp.asarray(arguments.position_BQ), jnp.arange(probability.shape[-1])[None]
+    dropped = dropout(probability, jnp.array([[6], [2]]), *positions)
     assert 0.2 < np.mean(np.asarray(dropped)[np.asarray(probability) > 0] == 0) < 0.8
     np.testing.assert_allclose(
         out, np.einsum("bhqk,bkhe->bqhe", dropped, arguments.v_BKHE), rtol=0, atol=1e-12

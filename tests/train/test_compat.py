@@ -21,7 +21,7 @@ from xlnet_jax.batch import Memory
 from xlnet_jax.compat import SETS, SWITCHES, CompatConfig, hooks
 from xlnet_jax.convert import names
 from xlnet_jax.data.batches import examples, loader, spans
-from xlnet_jax.data.batches.stream import PlanEntry, extend_plan
+from xlnet_jax.data.batches.stream import PlanEntry, Windows, extend_plan
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.members.parts import Parts
 from xlnet_jax.members.xlnet import TENSORFLOW
@@ -107,8 +107,10 @@ def test_fill_functional_picks_as_the_original_and_drops_sep_and_cls_after():
     lengths = 1 + np.searchsorted(shares, lengths, side="right")
 
     config = with_switches("piece_spans,fill_functional")
-    builder = examples.ExampleBuilder(tiny.words(), tiny.Vocabulary(word_start), config, "train", 0)
-    mask = builder.targets(tokens, direction, goal, draws)
+    where = Windows(**dict.fromkeys(Windows._fields, None))._replace(direction_B=direction)
+    vocabulary = tiny.Vocabulary(word_start)
+    builder = examples.ExampleBuilder(tiny.words(), vocabulary, config, where, "train", 0, where)
+    mask = builder.targets(tokens, goal, draws)
     counts = mask.sum(axis=1)
     for row in range(B):
         natural = tokens[row][:: direction[row]]

@@ -14,6 +14,7 @@ from xlnet_jax.batch import NEVER
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.data.batches import documents as builder
 from xlnet_jax.data.batches import frames
+from xlnet_jax.data.batches.examples import ExampleBuilder
 from xlnet_jax.data.batches.packing import RowPieces
 from xlnet_jax.data.batches.stream import Windows
 from xlnet_jax.distributed import mesh as meshes
@@ -181,7 +182,8 @@ def built(case, groups, direction_B, seed):
         zeros_B,
         0,
     )
-    batch = builder.build(text, of_run, where, packed=Rows(), first_number=3, name="train")
+    of_rows = ExampleBuilder(text, text.tokenizer, of_run, where, "train", 0, numbers)
+    batch = builder.build(of_rows, Rows(), 3)
     # The loss of the targets is divided by the summed weights, to be compared in float64.
     return dataclasses.replace(batch, target_weights=batch.target_weights.astype(np.float64))
 

@@ -271,9 +271,9 @@ def test_lasting_non_finite_steps_end_the_run_and_say_since_when(
 ):
     build = examples.build
 
-    def poisoned(*args, step, **options):
-        batch = build(*args, step=step, **options)
-        weights = batch.target_weights * (np.nan if step >= 5 else 1)
+    def poisoned(builder):
+        batch = build(builder)
+        weights = batch.target_weights * (np.nan if builder.step >= 5 else 1)
         return dataclasses.replace(batch, target_weights=weights.astype(np.float32))
 
     def refused(self):

@@ -177,8 +177,6 @@ def score(
     """
     model, asked = on_all_devices(workdir, overrides, step, batch_size), Score(**options)
     likelihood = model.config.objective.likelihood
-    if asked.order == "confidence":
-        likelihood = "exact"
     passages = gather(
         map(Passage, texts),
         input,
@@ -189,7 +187,7 @@ def score(
             (one.position_U, one.log_prob_U, {"pseudo_log_prob": one.pseudo_log_prob})
             for one in model.pseudo_score(passages)
         ]
-    elif likelihood == "bound":
+    elif likelihood == "bound" and asked.order != "confidence":
         scored = [
             (
                 one.position_U,

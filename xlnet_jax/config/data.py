@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from typing import TYPE_CHECKING
 
 from xlnet_jax.keys import FREE, Rule, key, split_names, split_numbers
@@ -323,20 +324,20 @@ def _document_rules(config: Config) -> list[Rule]:
     every = objective.whole or data.factorization_order != "spans"
     alone = "with data.documents=whole: each document is an example by itself"
     fixed = {
-        "reuse_len": T,
-        "windows_per_block": 1,
-        "shuffle_len": 0,
-        "pairs": "none",
-        "sentence_loss": False,
-        "short_rate": 0,
-        "multi_token_prediction": 1,
-        **({"num_predict": T} if every else {}),
+        "model.memory_len": 0,
+        "model.layer_losses": False,
+        "data.reuse_len": T,
+        "data.windows_per_block": 1,
+        "data.shuffle_len": 0,
+        "data.pairs": "none",
+        "data.sentence_loss": False,
+        "data.short_rate": 0,
+        "data.multi_token_prediction": 1,
+        **({"data.num_predict": T} if every else {}),
     }
     return [
-        ("model.memory_len", config.model.memory_len == 0, f"must be 0 {alone}"),
-        ("model.layer_losses", not config.model.layer_losses, f"must be False {alone}"),
         *[
-            (f"data.{name}", getattr(data, name) == value, f"must be {value} {alone}")
+            (name, operator.attrgetter(name)(config) == value, f"must be {value} {alone}")
             for name, value in fixed.items()
         ],
         (

@@ -45,27 +45,21 @@ class AttentionDropout:
     def __call__(
         self,
         probability_BHQK: jax.Array,
-        rows: jax.Array,
+        rows_BQ: jax.Array,
         position_BQ: jax.Array,
-        position_BK: jax.Array | None = None,
+        position_BK: jax.Array,
     ) -> jax.Array:
-        """Drops some of the probabilities.
-
-        Args:
-          rows: row numbers [B], or the documents of the queries [B, Q].
-          position_BQ: the queries' positions in the segment, or in their documents.
-          position_BK: the same of the keys; None: 0, 1, ..
-        """
-        _, H, _, K = probability_BHQK.shape
+        """Drops some of the probabilities; the indices are from `xla.Arguments.mask_indices`."""
+        H = probability_BHQK.shape[1]
         return drop(
             probability_BHQK,
             self.rate,
             self.key,
             jnp.uint32(self.stream),
-            rows[:, None, None, None] if rows.ndim == 1 else rows[:, None, :, None],
+            rows_BQ[:, None, :, None],
             (self.first_head + jnp.arange(H))[None, :, None, None],
             position_BQ[:, None, :, None],
-            jnp.arange(K)[None, None, None] if position_BK is None else position_BK[:, None, None],
+            position_BK[:, None, None],
         )
 
 

@@ -127,13 +127,11 @@ class Queries:
         here = self.here = pl.ds(i * plan.queries, plan.queries)
         self.a_QE, self.b_QE = inputs.a_BQHE[b, here, h, :], inputs.b_BQHE[b, here, h, :]
         self.other_Q1 = inputs.other_BHQ[b, h, here][:, None]
-        self.limit_Q1, self.segment_Q1, start_Q1 = (
-            inputs.queries_BNQ[b, n, here][:, None] for n in range(3)
+        self.limit_Q1, self.segment_Q1, start_Q1, *of_documents = (
+            inputs.queries_BNQ[b, n, here][:, None] for n in range(6 if plan.packed else 3)
         )
         if plan.packed:
-            word_Q1, self.floor_Q1, place_Q1 = (
-                inputs.queries_BNQ[b, n, here][:, None] for n in range(3, 6)
-            )
+            word_Q1, self.floor_Q1, place_Q1 = of_documents
             self.word_Q1 = advance(word_Q1.astype(jnp.uint32), inputs.word_BH[b, h], place_Q1)
         if stays and not plan.chosen:  # The same values without a register per query.
             start_Q1 = plan.positions - 1 - i * plan.queries - jnp.arange(plan.queries)[:, None]

@@ -195,20 +195,11 @@ def backward(plan: TpuPlan, *references: Any) -> None:
     j, visited = plan.visited(inputs.seen, b, i, visit)
     first_of_row = (i == 0) & (visit == 0)
 
-    @pl.when(first_of_row if plan.own_tables else first_of_row & (b == 0))
-    def _start_tables() -> None:
-        refs.dr[...] = jnp.zeros_like(refs.dr)
-
-    @pl.when(first_of_row & (b == 0))
-    def _start_small() -> None:
-        refs.dsmall[...] = jnp.zeros_like(refs.dsmall)
-
+    first_of_table = first_of_row if plan.own_tables else first_of_row & (b == 0)
+    pl.when(first_of_table)(functools.partial(clear, refs.dr))
+    pl.when(first_of_row & (b == 0))(functools.partial(clear, refs.dsmall))
     if plan.packed:
-
-        @pl.when(first_of_row)
-        def _start_keys() -> None:
-            refs.dk_sum[...] = jnp.zeros_like(refs.dk_sum)
-            refs.dv_sum[...] = jnp.zeros_like(refs.dv_sum)
+        pl.when(first_of_row)(functools.partial(clear, refs.dk_sum, refs.dv_sum))
 
     units = Units(plan, inputs, refs.columns, (b, g, i, j), True)
     table = 0 if plan.own_tables else inputs.table[b]
@@ -226,6 +217,12 @@ def backward(plan: TpuPlan, *references: Any) -> None:
         refs.dv[0] = (refs.dv_sum[...] * (1 / LN2)).astype(refs.dv.dtype).T
 
 
+def clear(*refs: Any) -> None:
+    """Sets all elements of arrays to 0."""
+    for ref in refs:
+        ref[...] = jnp.zeros_like(ref)
+
+
 def add_gradients(units: Units, refs: BackwardRefs, table: Any, visit: Any) -> None:
     """Adds the gradients from a block of keys: the work of `backward` at visit number `visit`.
     `table` is the index of the row's table of position keys.
@@ -238,8 +235,7 @@ def add_gradients(units: Units, refs: BackwardRefs, table: Any, visit: Any) -> N
         def _start_block() -> None:
             units.start()
             load_left_factors(plan, inputs, refs)
-            for ref in (refs.da, refs.db, refs.other):
-                ref[...] = jnp.zeros_like(ref)
+            clear(refs.da, refs.db, refs.other)
     else:
         load_left_factors(plan, inputs, refs)
     do_ref = refs.scaled if plan.saved else refs.do.at[0]

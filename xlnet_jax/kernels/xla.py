@@ -106,11 +106,11 @@ class Arguments:
 
     @property
     def mask_indices(self) -> tuple[jax.Array, ...]:
-        """The indices of `dropout`: row or document, position of the query, and with documents
-        position of the key.
+        """The indices of `dropout`: rows [B, 1], positions of queries [B, Q] and keys [1, K]; or
+        documents [B, Q], and the positions of queries and keys [B, K] in them.
         """
         if self.packed is None:
-            return self.rows_B, self.position_BQ
+            return self.rows_B[:, None], self.position_BQ, jnp.arange(self.rank_BK.shape[1])[None]
         return self.packed.document_BQ, self.packed.position_BQ, self.packed.position_BK
 
 

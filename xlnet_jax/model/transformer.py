@@ -287,9 +287,8 @@ def places(
 
 def content_stream(batch: Batch, place_BT: jax.Array | None, tokens: Places) -> AttentionStream:
     """Returns the tokens as a stream; `place_BT` as in `XLNet`."""
-    packed, documents = None, batch.documents
-    if documents is not None:
-        packed = PackedKeys(documents.floor, *tokens, documents.position)
+    documents = batch.documents
+    packed = documents and PackedKeys(documents.floor, *tokens, documents.position)
     # Content sees ranks up to its own. Padding has the highest limit: it sees all text, but not
     # itself. With documents, padding sees nothing.
     limit_BT = jnp.minimum(batch.rank + 1, NEVER)

@@ -195,7 +195,7 @@ def example_batch(config: Config, batch_size: int) -> Batch:
     B = batch_size
     none_BT = np.zeros((B, config.data.segment_len), np.int32)
     batch = forward_text(none_BT, none_BT, none_BT, np.zeros((B, P), np.int32))
-    if config.data.documents == "whole":
+    if config.data.whole_documents:
         batch = dataclasses.replace(batch, documents=Documents(none_BT, none_BT, none_BT))
     if not auxiliary_heads(config):
         return batch

@@ -44,7 +44,9 @@ def build(steps, data=DATA, text=TEXT, special=XLNET):
         where = stream.locate(step, ROWS, plan)
         yield (
             where,
-            examples.build(text, tokenizer, config, where, name="train", step=step, rows=ROWS),
+            examples.build(
+                examples.ExampleBuilder(text, tokenizer, config, where, "train", step, ROWS)
+            ),
         )
 
 

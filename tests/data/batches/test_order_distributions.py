@@ -28,7 +28,7 @@ def config(distribution="uniform", **data):
 
 def drawn(rows, length, distribution, seed=0):
     return orders.DISTRIBUTIONS[distribution].ranks(
-        np.random.default_rng(seed).random((rows, 1 + length))
+        np.random.default_rng(seed).random((rows, 1 + length)), length
     )
 
 
@@ -45,7 +45,9 @@ def located(config):
 
 def built(config, text):
     return [
-        examples.build(text, text.tokenizer, config, where, name="train", step=step, rows=ROWS)
+        examples.build(
+            examples.ExampleBuilder(text, text.tokenizer, config, where, "train", step, ROWS)
+        )
         for step, where in enumerate(located(config))
     ]
 
@@ -121,9 +123,8 @@ def test_a_row_depends_on_seed_name_step_and_row_alone():
     def rank(rows=ROWS, name="train", step=1, seed=1):
         changed = config().changed(seeds={"data": seed})
         windows = where.take(rows)
-        return examples.build(
-            text, text.tokenizer, changed, windows, name=name, step=step, rows=rows
-        ).rank
+        builder = examples.ExampleBuilder(text, text.tokenizer, changed, windows, name, step, rows)
+        return examples.build(builder).rank
 
     together = rank()
     np.testing.assert_array_equal(together[[6, 2]], rank(np.array([6, 2])))

@@ -12,6 +12,7 @@ import tiny
 from xlnet_jax.batch import NEVER, Batch
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import documents, frames
+from xlnet_jax.data.batches.examples import ExampleBuilder
 from xlnet_jax.data.batches.loader import HeldoutDispatches, TrainDispatches
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.packing import RowPieces
@@ -139,9 +140,9 @@ def windows(blocks: np.ndarray, direction: int) -> Windows:
 
 def built(of_run: Config, text: Text, rows: np.ndarray, direction: int, packed: Any) -> Batch:
     """Rows of a packing, as training builds them in its epoch 2."""
-    return documents.build(
-        text, of_run, windows(rows, direction), packed=packed, first_number=0, name="train"
-    )
+    where = windows(rows, direction)
+    builder = ExampleBuilder(text, text.tokenizer, of_run, where, "train", 0, rows)
+    return documents.build(builder, packed, 0)
 
 
 @pytest.mark.parametrize("direction", [1, -1])

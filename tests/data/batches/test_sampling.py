@@ -28,7 +28,7 @@ def sampled(words, goal, lengths, places, fill, *, kind, ineligible=(), alpha=2)
     draws[0, count : count + len(places)] = places
     for order, position in enumerate(fill):
         draws[0, 2 * count + position] = 0.01 * order
-    mask = spans.sample(start, eligible, goal, draws, data, kind)
+    mask = spans.sample(start, eligible, goal, draws, data, kind, start.shape[1])
     return np.flatnonzero(mask[0]).tolist()
 
 
@@ -186,7 +186,7 @@ def scanned(goal):
     turned[:, -N:] = 1 - turned[:, -N:]
     eligible = np.ones((ROWS, N), bool)
     masks = [
-        spans.sample(start, eligible, goal, u, DataConfig(), "pieces") for u in (draws, turned)
+        spans.sample(start, eligible, goal, u, DataConfig(), "pieces", N) for u in (draws, turned)
     ]
     assert all((mask.sum(axis=1) == goal).all() for mask in masks)
     # The fill takes the smallest draws: the same spans, but no filled position, are in both.

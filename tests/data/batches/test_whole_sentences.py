@@ -65,7 +65,7 @@ def batches(settings, steps=range(4), rows=ROWS, text=TEXT):
     for step in steps:
         where = stream.locate(step, rows, (PlanEntry(0, 0, len(ROWS)),))
         yield examples.build(
-            text, text.tokenizer, settings, where, name="train", step=step, rows=rows
+            examples.ExampleBuilder(text, text.tokenizer, settings, where, "train", step, rows)
         )
 
 
@@ -342,7 +342,7 @@ def test_static_copies_are_ten():
         plan = (PlanEntry(0, epoch * len(ROWS), len(ROWS)),)
         where = tiny.mixture(text).stream(settings).locate(1, ROWS, plan)
         batch = examples.build(
-            text, text.tokenizer, settings, where, name="train", step=epoch, rows=ROWS
+            examples.ExampleBuilder(text, text.tokenizer, settings, where, "train", epoch, ROWS)
         )
         order = np.argsort(where.block_B)
         return batch.tokens[order], batch.target_positions[order]

@@ -22,14 +22,15 @@ rows of a batch are built together, in numpy.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from xlnet_jax import compat
-from xlnet_jax.batch import NEVER, Auxiliary, Batch, forward_text
+from xlnet_jax.batch import NEVER, Auxiliary, Batch
 from xlnet_jax.config import Config, DataConfig
-from xlnet_jax.data.batches import orders, spans, whole_sentences
+from xlnet_jax.data.batches import frames, orders, spans, whole_sentences
 from xlnet_jax.data.batches.sentence_pairs import Pairs, SegmentLayout, choose_pairs, read_in_order
 from xlnet_jax.data.batches.stream import Windows, uniforms
 from xlnet_jax.data.corpus.corpus import Corpus
@@ -69,91 +70,141 @@ def check_length(text: Corpus, config: Config, name: str) -> None:
 
 
 class ExampleBuilder(NamedTuple):
-    """The inputs of examples, and the keys of their random draws (see `stream.uniforms`)."""
+    """The inputs of B examples. Name, step, rows and the data seed are the keys of their random
+    draws (see `stream.uniforms`).
+    """
 
     text: Corpus
     tokenizer: Tokenizer
     config: Config
+    where: Windows
     name: str
     step: int | np.ndarray
     """Step of the batch; of whole documents, the epoch of each."""
+    rows: np.ndarray
+    """int [B]: numbers of rows; of whole documents, of the documents."""
 
-    def draws(
-        self, where: Windows, rows: np.ndarray, *needs: int, fresh: int = 0
-    ) -> list[np.ndarray]:
+    def draws(self, *needs: int, fresh: int = 0) -> list[np.ndarray]:
         """Returns uniform draws per row: an array for each of `needs`, and an array of `fresh`
         draws, the only draws that differ when an example is repeated (`compat`).
         """
         seed, fixed = self.config.seeds.data, sum(needs)
-        draws = uniforms(seed, self.name, self.step, rows, fixed + fresh)
-        if (again_B := compat.repeated(self.config.compat, where)) is not None:
-            draws[:, :fixed] = uniforms(seed, "static", where.window, again_B, fixed)
+        draws = uniforms(seed, self.name, self.step, self.rows, fixed + fresh)
+        if (again_B := compat.repeated(self.config.compat, self.where)) is not None:
+            draws[:, :fixed] = uniforms(seed, "static", self.where.window, again_B, fixed)
         return np.split(draws, np.cumsum(needs, dtype=int), axis=1)
+
+    def read(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns tokens and starts of sentences from the windows on; see `read_in_order`."""
+        return read_in_order(self.text, self.where.cursor_B, self.where.direction_B, length)
 
     def draws_needed(self, length: int) -> int:
         """Returns the number of draws that `targets` takes for `length` positions."""
+        if self.config.model.member.positions_at_input:
+            return 2 * length
         return spans.draws_needed(length, self.config.data)
 
     def targets(
         self,
         tokens_BN: np.ndarray,
-        direction_B: np.ndarray,
         goal: int | np.ndarray,
         draws_BX: np.ndarray,
         text_BN: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Chooses up to `goal` targets in each row, bool [B, N].
+        """Chooses up to `goal` targets in each row, bool [B, N]: words in random order for members
+        with positions at the input, else spans.
 
         Args:
           goal: one number, or int [B, 1].
-          text_BN: the positions of one text in each row, bool; None = all. No other position is a
-            target.
+          text_BN: the positions of text, bool; None = all. No other position is a target. For spans
+            each row has one text, without gaps.
         """
-        data, column = self.config.data, np.arange(tokens_BN.shape[1])
-        first_B1, length_B1 = 0, tokens_BN.shape[1]
-        if text_BN is not None:
-            first_B1 = text_BN.argmax(axis=1)[:, None]
-            length_B1 = text_BN.sum(axis=1, keepdims=True)
+        if text_BN is None:
+            text_BN = np.ones(tokens_BN.shape, bool)
+        if self.config.model.member.positions_at_input:
+            return self._in_random_order(tokens_BN, goal, draws_BX, text_BN)
+        first_B1, length_B1 = text_BN.argmax(axis=1)[:, None], text_BN.sum(axis=1, keepdims=True)
         # Words can be found only in forward text, so reversed rows are turned to choose spans and
-        # then turned back. Texts are moved to the first column.
-        place_BN = column + np.zeros_like(tokens_BN)
+        # then turned back. Texts are moved to the first column, and what is around them behind.
+        place_BN = np.indices(tokens_BN.shape)[1]
         inside_BN = place_BN < length_B1
-        turned_BN = inside_BN & (direction_B[:, None] < 0)
+        turned_BN = inside_BN & (self.where.direction_B[:, None] < 0)
         from_BN = np.where(turned_BN, length_B1 - 1 - place_BN, place_BN) + first_B1
-        natural = spans.at(tokens_BN, np.where(inside_BN, from_BN, 0))
+        from_BN %= tokens_BN.shape[1]
+        natural = spans.at(tokens_BN, from_BN)
         text_only = is_text(natural, self.tokenizer.special) & inside_BN
-        covered, kind = compat.spans(self.config.compat, text_only, data.spans)
+        covered, kind = compat.spans(self.config.compat, text_only, self.config.data.spans)
         mask = spans.sample(
             self.tokenizer.word_start[natural] & inside_BN,
             covered,
             goal,
             draws_BX,
-            data,
+            self.config.data,
             kind,
             length_B1,
         )
         chosen_BN = np.zeros_like(mask)
-        row, place = np.nonzero(mask & text_only)
-        chosen_BN[row, from_BN[row, place]] = True
+        np.put_along_axis(chosen_BN, from_BN, mask & text_only, axis=1)
         return chosen_BN
 
-    def targets_in_random_order(
+    def _in_random_order(
         self,
         tokens_BT: np.ndarray,
-        text_BT: np.ndarray,
-        goal_B1: np.ndarray,
+        goal: int | np.ndarray,
         draws_BX: np.ndarray,
+        text_BT: np.ndarray,
     ) -> np.ndarray:
-        """Chooses up to `goal_B1` targets among the positions of text, bool [B, T]; see
-        `spans.in_random_order`.
-        """
-        data = self.config.data
+        """Chooses targets by `spans.in_random_order`."""
+        data, text_BT = self.config.data, text_BT & is_text(tokens_BT, self.tokenizer.special)
         # A word begins at the start of a text, even if the text was cut within a word.
         starts_BT = self.tokenizer.word_start[tokens_BT] | ~text_BT | ~np.roll(text_BT, 1, axis=1)
         max_span = data.max_span
         if data.spans == "random":
             starts_BT[:], max_span = True, 1
-        return spans.in_random_order(starts_BT, text_BT, goal_B1, draws_BX, max_span)
+        return spans.in_random_order(starts_BT, text_BT, goal, draws_BX, max_span)
+
+
+class Texts(NamedTuple):
+    """Texts that are examples by themselves, one in each row from its first column on."""
+
+    tokens_BT: np.ndarray
+    """int: the text in reading order with its frame; any tokens behind it."""
+    text_BT: np.ndarray
+    """bool: positions of text."""
+    length_B1: np.ndarray
+    """int: tokens of text."""
+    used_B1: np.ndarray
+    """int: positions of the text and its frame."""
+    ends_B1: np.ndarray | bool = False
+    """bool: the text ends with the end of its document, in reading order."""
+
+
+class Content(NamedTuple):
+    """What the rows of a batch hold, [B, T] each, or what broadcasts to it."""
+
+    fed_BT: np.ndarray
+    """int: the tokens that the model reads."""
+    goal_BT: np.ndarray
+    """int: the tokens to predict at the targets."""
+    target_BT: np.ndarray
+    """bool."""
+    rank_BT: np.ndarray | int = 0
+    segments_BT: np.ndarray | int = 0
+
+
+def read_texts(builder: ExampleBuilder, length_B: np.ndarray) -> Texts:
+    """Reads texts of these lengths and puts the frame around each; see `frames`."""
+    tokens_BN = builder.read(int(length_B.max()))[0]
+    before, behind = frames.around(builder.config, builder.tokenizer.special)
+    first, rest = len(before), builder.config.data.segment_len - tokens_BN.shape[1]
+    tokens_BT = np.pad(tokens_BN, ((0, 0), (first, rest - first)))
+    place_BT, length_B1 = np.indices(tokens_BT.shape)[1] - first, length_B[:, None]
+    tokens_BT[:, :first] = before
+    for place, token in enumerate(behind):
+        tokens_BT[place_BT == length_B1 + place] = token
+    text_BT = (place_BT >= 0) & (place_BT < length_B1)
+    used_B1 = length_B1 + first + len(behind)
+    return Texts(tokens_BT, text_BT, length_B1, used_B1)
 
 
 def is_text(tokens: np.ndarray, special: SpecialIds) -> np.ndarray:
@@ -186,134 +237,102 @@ def ranks(
     return rank_BT.astype(np.int32)
 
 
-def build(
-    text: Corpus,
-    tokenizer: Tokenizer,
-    config: Config,
-    where: Windows,
-    *,
-    name: str,
-    step: int,
-    rows: np.ndarray,
-) -> Batch:
-    """Builds the Batch of the B rows of `where`. The data seed, name, step and rows are the key of
-    the draws.
-    """
-    return BUILDERS[config.objective.examples](
-        ExampleBuilder(text, tokenizer, config, name, step), where, rows
-    )
+def build(builder: ExampleBuilder) -> Batch:
+    """Builds the Batch of the windows of a stream."""
+    return BUILDERS[builder.config.objective.examples](builder)
 
 
-def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
+def _permuted(builder: ExampleBuilder) -> Batch:
     config = builder.config
     if orders.DISTRIBUTIONS[config.data.factorization_order].whole:
-        return _ordered(builder, where, rows)
-    data, shape = config.data, layout(config.data, config.model.memory_len)
+        return _windows(builder, ordered)
+    shape = layout(config.data, config.model.memory_len)
     T, R = shape.segment_len, shape.reuse_len
     # The factorisation order is new also when an example is repeated.
     pair_draws, first_draws, second_draws, order_draws = builder.draws(
-        where, rows, 4, builder.draws_needed(R), builder.draws_needed(T - R), fresh=T
+        4, builder.draws_needed(R), builder.draws_needed(T - R), fresh=T
     )
-    pairs, tokens_BT, segments_BT = _two_segments(
-        builder, where, shape, shape.budget // 2, pair_draws
-    )
+    pairs, tokens_BT, segments_BT = _two_segments(builder, shape, shape.budget // 2, pair_draws)
     at_end = ((0, 0), (0, 1))
     tokens_BT = np.pad(tokens_BT, at_end, constant_values=builder.tokenizer.special.cls)
     segments_BT = np.pad(segments_BT, at_end, constant_values=2)
     target_BT = np.concatenate(
         [
-            builder.targets(tokens_BT[:, :R], where.direction_B, shape.first_goal, first_draws),
-            builder.targets(tokens_BT[:, R:], where.direction_B, shape.second_goal, second_draws),
+            builder.targets(tokens_BT[:, :R], shape.first_goal, first_draws),
+            builder.targets(tokens_BT[:, R:], shape.second_goal, second_draws),
         ],
         axis=1,
     )
-    return batch_of(
-        where,
-        tokens_BT,
-        segments_BT,
-        ranks(tokens_BT, target_BT, R, order_draws, builder.tokenizer.special),
-        target_BT,
-        data.num_predict,
-        T - 1,
-        pairs,
-    )
+    rank_BT = ranks(tokens_BT, target_BT, R, order_draws, builder.tokenizer.special)
+    content = Content(tokens_BT, tokens_BT, target_BT, rank_BT, segments_BT)
+    return batch_of(builder, content, T - 1, pairs)
 
 
-def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
-    """Builds segments that are ranked as a whole. All of a segment enters the memory, and no other
-    step reads its text.
+def _windows(
+    builder: ExampleBuilder, content_of: Callable[[ExampleBuilder, Texts], Content]
+) -> Batch:
+    """Builds examples of one text each, the whole window, which no other step reads."""
+    length_B = np.full(len(builder.rows), builder.config.data.reuse_len)
+    return batch_of(builder, content_of(builder, read_texts(builder, length_B)))
+
+
+def ordered(builder: ExampleBuilder, texts: Texts) -> Content:
+    """Ranks each text as a whole, by `data.factorization_order`."""
+    rank_BT = _ranks_of_all(builder, texts, builder.config.data.factorization_order)
+    return Content(texts.tokens_BT, texts.tokens_BT, rank_BT >= 0, rank_BT)
+
+
+def diffused(builder: ExampleBuilder, texts: Texts) -> Content:
+    """Masks texts, with the unknown positions of the distribution `uniform` but no order: n of the
+    R tokens of a text are MASK, with n uniform from 1 to R.
     """
-    data = builder.config.data
-    T, distribution = data.segment_len, orders.DISTRIBUTIONS[data.factorization_order]
-    rank_BT = distribution.ranks(*builder.draws(where, rows, fresh=1 + T))
-    tokens_BT, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T)
-    return batch_of(
-        where, tokens_BT, np.zeros((len(rows), T)), rank_BT, rank_BT >= 0, data.num_predict, T - 1
-    )
+    unknown_BT = _ranks_of_all(builder, texts, "uniform") >= 0
+    # A text begins behind its CLS, if it has one.
+    target_BT = np.roll(unknown_BT, int(texts.text_BT[0].argmax()), axis=1)
+    fed_BT = np.where(target_BT, builder.tokenizer.special.mask, texts.tokens_BT)
+    return Content(fed_BT, texts.tokens_BT, target_BT)
 
 
-def _diffused(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
-    """Builds examples of masked diffusion, with the unknown positions of the distribution `uniform`
-    but no order: n of the R tokens are MASK, with n uniform from 1 to R.
-    """
-    data, special = builder.config.data, builder.tokenizer.special
-    text_BR, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, data.reuse_len)
-    target_BR = (
-        orders.DISTRIBUTIONS["uniform"].ranks(*builder.draws(where, rows, fresh=1 + data.reuse_len))
-        >= 0
-    )
-    # CLS and SEP around the text are no targets.
-    around = ((0, 0), (1, 1) if builder.config.model.member.positions_at_input else (0, 0))
-    tokens_BT = np.pad(text_BR, around, constant_values=((0, 0), (special.cls, special.sep)))
-    target_BT, none_BT = np.pad(target_BR, around), np.zeros(tokens_BT.shape)
-    batch = batch_of(where, tokens_BT, none_BT, none_BT, target_BT, data.num_predict, 0)
-    return dataclasses.replace(
-        batch, tokens=np.where(target_BT, special.mask, tokens_BT).astype(np.int32)
-    )
+def _ranks_of_all(builder: ExampleBuilder, texts: Texts, order: str) -> np.ndarray:
+    """Returns ranks of texts that begin in the first column, int32 [B, T]."""
+    fresh = 1 + builder.config.data.segment_len
+    (draws_BX,) = builder.draws(fresh=fresh)
+    return orders.DISTRIBUTIONS[order].ranks(draws_BX, texts.length_B1)
 
 
-def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
+def _diffused(builder: ExampleBuilder) -> Batch:
+    return _windows(builder, diffused)
+
+
+def _masked(builder: ExampleBuilder) -> Batch:
     config = builder.config
     if config.model.member.positions_at_input:
-        return _padded(builder, where, rows)
+        return _padded(builder)
     data, T = config.data, config.data.segment_len
     shape = SegmentLayout(T, 0, config.model.memory_len, 0, data.num_predict)
-    pair_draws, target_draws, corrupt_draws, _ = builder.draws(
-        where, rows, 4, builder.draws_needed(T), 2 * T
-    )
+    pair_draws, target_draws, corrupt_draws, _ = builder.draws(4, builder.draws_needed(T), 2 * T)
     # Nothing past the window is read: a B that follows A is the rest of the window.
-    pairs, tokens_BT, segments_BT = _two_segments(builder, where, shape, 0, pair_draws)
+    pairs, tokens_BT, segments_BT = _two_segments(builder, shape, 0, pair_draws)
     at_start = ((0, 0), (1, 0))
     tokens_BT = np.pad(tokens_BT, at_start, constant_values=builder.tokenizer.special.cls)
-    target_BT = builder.targets(tokens_BT, where.direction_B, data.num_predict, target_draws)
-    batch = batch_of(
-        where,
-        tokens_BT,
-        np.pad(segments_BT, at_start),
-        np.zeros((len(rows), T)),
-        target_BT,
-        data.num_predict,
-        0,
-        pairs,
-    )
-    return corrupted(batch, target_BT, builder, corrupt_draws)
+    target_BT = builder.targets(tokens_BT, data.num_predict, target_draws)
+    fed_BT = corrupted(builder, tokens_BT, target_BT, corrupt_draws)
+    content = Content(fed_BT, tokens_BT, target_BT, 0, np.pad(segments_BT, at_start))
+    return batch_of(builder, content, 0, pairs)
 
 
 def _two_segments(
     builder: ExampleBuilder,
-    where: Windows,
     shape: SegmentLayout,
     look_ahead: int,
     draws_B4: np.ndarray,
 ) -> tuple[Pairs, np.ndarray, np.ndarray]:
     """Reads [ reuse ][ A ][SEP][ B ][SEP]. Returns A and B, all tokens, each token's segment."""
     R, budget = shape.reuse_len, shape.budget
-    tokens_BX, starts_BX = read_in_order(
-        builder.text, where.cursor_B, where.direction_B, R + budget + look_ahead
-    )
+    tokens_BX, starts_BX = builder.read(R + budget + look_ahead)
     pairs = choose_pairs(
         builder.text,
-        where,
+        builder.where,
         tokens_BX[:, R:],
         starts_BX[:, R:],
         shape,
@@ -332,16 +351,18 @@ def _two_segments(
     )
 
 
-def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
+def _padded(builder: ExampleBuilder) -> Batch:
     """Builds [CLS] A [SEP] B [SEP] and padding, or [CLS] A [SEP] without a B. With data.pairs=none
     A is the whole window.
     """
-    data, special, B = builder.config.data, builder.tokenizer.special, len(rows)
+    data, special, where = builder.config.data, builder.tokenizer.special, builder.where
     T, R = data.segment_len, data.reuse_len
     of_pair = 0 if data.pairs == "none" else whole_sentences.draws_needed(R)
-    pair_draws, target_draws, corrupt_draws, _ = builder.draws(where, rows, of_pair, 2 * T, 2 * T)
+    pair_draws, target_draws, corrupt_draws, _ = builder.draws(
+        of_pair, builder.draws_needed(T), 2 * T
+    )
     if data.pairs == "none":
-        length_B, none_B = np.full(B, R), np.zeros(B, bool)
+        length_B, none_B = np.full(len(pair_draws), R), np.zeros(len(pair_draws), bool)
         pairs = Pairs(length_B, builder.text.read(where.cursor_B, R)[0], none_B, none_B)
     else:
         pairs, length_B = whole_sentences.choose(builder.text, where, R, pair_draws, data)
@@ -354,44 +375,23 @@ def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     tokens_BT = np.where(used_BT, tokens_BT, special.pad)
     tokens_BT[:, 0] = special.cls
 
-    text_BT &= is_text(tokens_BT, special)
     goal_B1 = np.clip(np.rint(data.target_rate * end_B1).astype(int), 1, data.num_predict)
-    target_BT = builder.targets_in_random_order(tokens_BT, text_BT, goal_B1, target_draws)
-    batch = batch_of(
-        where,
-        tokens_BT,
-        of_b_BT,
-        np.where(used_BT, 0, NEVER),
-        target_BT,
-        data.num_predict,
-        0,
-        pairs,
-    )
-    return corrupted(batch, target_BT, builder, corrupt_draws)
+    target_BT = builder.targets(tokens_BT, goal_B1, target_draws, text_BT)
+    fed_BT = corrupted(builder, tokens_BT, target_BT, corrupt_draws)
+    content = Content(fed_BT, tokens_BT, target_BT, np.where(used_BT, 0, NEVER), of_b_BT)
+    return batch_of(builder, content, 0, pairs)
 
 
-def _causal(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
-    T, B = builder.config.data.segment_len, len(rows)
-    ahead = builder.config.data.multi_token_prediction
-    tokens_BN, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T + ahead)
-    at_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
-    tokens_BN = tokens_BN.astype(np.int32)
-    text = forward_text(
-        tokens_BN[:, :T], at_BT, np.zeros_like(at_BT), at_BT, tokens_BN[:, 1 : T + 1]
-    )
-    return dataclasses.replace(
-        text,
-        direction=where.direction_B,
-        continues=where.continues_B,
-        target_weights=np.repeat(where.exists_B[:, None], T, axis=1).astype(np.float32),
-        summary_position=np.full(B, T - 1, np.int32),
-        auxiliary=_auxiliary(builder, tokens_BN, where.exists_B),
-    )
+def _causal(builder: ExampleBuilder) -> Batch:
+    T = builder.config.data.segment_len
+    tokens_BN, _ = builder.read(T + builder.config.data.multi_token_prediction)
+    read_BT, next_BT = tokens_BN[:, :T], tokens_BN[:, 1 : T + 1]
+    content = Content(read_BT, next_BT, np.ones(read_BT.shape, bool), np.arange(T))
+    batch = batch_of(builder, content)
+    return dataclasses.replace(batch, auxiliary=_auxiliary(builder, tokens_BN))
 
 
-def _auxiliary(
-    builder: ExampleBuilder, tokens_BN: np.ndarray, exists_B: np.ndarray
-) -> Auxiliary | None:
+def _auxiliary(builder: ExampleBuilder, tokens_BN: np.ndarray) -> Auxiliary | None:
     """Returns targets and weights of the training losses of lower layers and further tokens. Like
     all data they are functions of the step.
 
@@ -407,14 +407,14 @@ def _auxiliary(
     weights_LA = np.outer(trains_L, [1.0, *[FURTHER] * (ahead - 1)]).astype(np.float32)
     further_AT = np.arange(2, ahead + 1)[:, None] + np.arange(data.segment_len)
     return Auxiliary(
-        tokens=tokens_BN[:, further_AT],
-        weights=weights_LA * exists_B.astype(np.float32)[:, None, None],
+        tokens=tokens_BN[:, further_AT].astype(np.int32),
+        weights=weights_LA * builder.where.exists_B.astype(np.float32)[:, None, None],
     )
 
 
 def corrupted(
-    batch: Batch, target_BT: np.ndarray, builder: ExampleBuilder, draws_BX: np.ndarray
-) -> Batch:
+    builder: ExampleBuilder, tokens_BT: np.ndarray, target_BT: np.ndarray, draws_BX: np.ndarray
+) -> np.ndarray:
     """Replaces most targets by MASK and some by a random piece; the others stay (BERT, section
     3.1).
     """
@@ -425,44 +425,34 @@ def corrupted(
     )
     any_BT = random_V[(piece_BT * len(random_V)).astype(int)]
     changed = data.mask_share + data.random_share
-    fed_BT = np.where(
-        kind_BT < data.mask_share,
-        tokenizer.special.mask,
-        np.where(kind_BT < changed, any_BT, batch.tokens),
-    )
-    return dataclasses.replace(
-        batch, tokens=np.where(target_BT, fed_BT, batch.tokens).astype(np.int32)
-    )
+    fed_BT = np.where(kind_BT < changed, any_BT, tokens_BT)
+    fed_BT = np.where(kind_BT < data.mask_share, tokenizer.special.mask, fed_BT)
+    return np.where(target_BT, fed_BT, tokens_BT)
 
 
 def batch_of(
-    where: Windows,
-    tokens_BT: np.ndarray,
-    segments_BT: np.ndarray,
-    rank_BT: np.ndarray,
-    target_BT: np.ndarray,
-    slots: int,
-    summary: int,
-    pairs: Pairs | None = None,
+    builder: ExampleBuilder, content: Content, summary: int = 0, pairs: Pairs | None = None
 ) -> Batch:
-    """Returns the Batch that predicts the tokens at up to `slots` targets; without pairs no label
-    has a weight.
+    """Returns the Batch that predicts the tokens at the targets, at most `data.num_predict` in a
+    row; without pairs no label has a weight. `summary` is the position of CLS, if there is one.
     """
+    where, slots = builder.where, builder.config.data.num_predict
+    target_BT, shape = content.target_BT, content.target_BT.shape
     # A stable sort of "is not a target" moves the positions of the targets to the front, ascending.
     position_BP = np.argsort(~target_BT, axis=1, kind="stable")[:, :slots]
     used_BP = np.arange(slots)[None, :] < target_BT.sum(axis=1, keepdims=True)
     position_BP = np.where(used_BP, position_BP, 0)
-    none_B = np.zeros(len(tokens_BT), bool)
+    none_B = np.zeros(len(target_BT), bool)
     return Batch(
-        tokens=tokens_BT.astype(np.int32),
-        segments=segments_BT.astype(np.int32),
-        rank=rank_BT.astype(np.int32),
+        tokens=content.fed_BT.astype(np.int32),
+        segments=np.broadcast_to(content.segments_BT, shape).astype(np.int32),
+        rank=np.broadcast_to(content.rank_BT, shape).astype(np.int32),
         direction=where.direction_B,
         continues=where.continues_B,
         target_positions=position_BP.astype(np.int32),
-        target_tokens=np.where(used_BP, spans.at(tokens_BT, position_BP), 0).astype(np.int32),
+        target_tokens=np.where(used_BP, spans.at(content.goal_BT, position_BP), 0).astype(np.int32),
         target_weights=(used_BP & where.exists_B[:, None]).astype(np.float32),
-        summary_position=np.full(len(tokens_BT), summary, np.int32),
+        summary_position=np.full(len(target_BT), summary, np.int32),
         label=(pairs.follows_B if pairs else none_B).astype(np.int32),
         label_weight=(pairs.labelled_B & where.exists_B if pairs else none_B).astype(np.float32),
     )

@@ -28,12 +28,15 @@ def frame(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (), () if whole else ("sep", "cls")
 
 
-def ids(config: Config, special: SpecialIds) -> tuple[list[int], list[int]] | None:
-    """Returns the ids of the pieces that `frame` names; None with `data.documents=joined`."""
-    if not config.data.whole_documents:
-        return None
+def around(config: Config, special: SpecialIds) -> tuple[list[int], list[int]]:
+    """Returns the ids of the pieces that `frame` names."""
     before, behind = ([getattr(special, name) for name in names] for names in frame(config))
     return before, behind
+
+
+def ids(config: Config, special: SpecialIds) -> tuple[list[int], list[int]] | None:
+    """Returns the ids of the pieces that `frame` names; None with `data.documents=joined`."""
+    return around(config, special) if config.data.whole_documents else None
 
 
 def pieces_around(config: Config) -> int:

@@ -15,14 +15,9 @@ from xlnet_jax.batch import Batch, combine
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import documents, examples
 from xlnet_jax.data.batches.cycle import ONE, Cycle, from_weights
+from xlnet_jax.data.batches.examples import ExampleBuilder
 from xlnet_jax.data.batches.packing import Packing
-from xlnet_jax.data.batches.stream import (
-    PackedRows,
-    ShuffledBlocks,
-    SinglePass,
-    Stream,
-    Windows,
-)
+from xlnet_jax.data.batches.stream import ShuffledBlocks, SinglePass, Stream, Windows
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.corpus.manifest import warn_of_unknown
 from xlnet_jax.data.tokenizer import Tokenizer
@@ -98,26 +93,20 @@ class Mixture:
         """Returns the training stream."""
         data = config.data
         static, rows_per_block = compat.blocks(config.compat)
-        blocks: Any
-        if data.whole_documents:
-            packed = zip(self.corpora, self.packed(config), strict=True)
-            shape, seed = documents.shape(config), config.seeds.data
-            blocks = tuple(
-                PackedRows(corpus.tokens, each.rows, seed, shape) for corpus, each in packed
+        sizes, window = self._sizes(config)
+        blocks = tuple(
+            ShuffledBlocks(
+                size,
+                window,
+                data.windows_per_block,
+                config.seeds.data,
+                static,
+                data.shuffle_len,
+                self.first_window,
+                documents.shape(config),
             )
-        else:
-            blocks = tuple(
-                ShuffledBlocks(
-                    corpus.tokens,
-                    data.reuse_len,
-                    data.windows_per_block,
-                    config.seeds.data,
-                    static,
-                    data.shuffle_len,
-                    self.first_window,
-                )
-                for corpus in self.corpora
-            )
+            for size in sizes
+        )
         cycle = from_weights(data.weight_list()) if data.weights else self.cycle
         return Stream(blocks, data.bidirectional, cycle, rows_per_block)
 
@@ -125,50 +114,45 @@ class Mixture:
         """Returns a pass over all text, or over `limit` blocks of every corpus. A left-to-right
         model reads each corpus in `streams` rows; 0 = at most `train.batch_size` rows.
         """
-        data, tokens = config.data, tuple(corpus.tokens for corpus in self.corpora)
-        windows = limit * data.windows_per_block
-        if data.whole_documents:
-            rows = tuple(each.rows for each in self.packed(config))
-            return SinglePass.of_blocks(rows, 1, 1, limit)
+        data, windows = config.data, limit * config.data.windows_per_block
+        sizes, window = self._sizes(config)
         if not config.reads_streams:
-            return SinglePass.of_blocks(tokens, data.reuse_len, data.windows_per_block, windows)
+            return SinglePass.of_blocks(sizes, window, data.windows_per_block, windows)
         reach = config.model.memory_len + data.segment_len
         return SinglePass.of_streams(
-            tokens, data.segment_len, streams, reach, config.train.batch_size, windows
+            sizes, data.segment_len, streams, reach, config.train.batch_size, windows
         )
+
+    def _sizes(self, config: Config) -> tuple[tuple[int, ...], int]:
+        """Returns the tokens of each corpus, and those of a window; or the rows of whole documents,
+        and 1.
+        """
+        if config.data.whole_documents:
+            return tuple(each.rows for each in self.packed(config)), 1
+        return tuple(corpus.tokens for corpus in self.corpora), config.data.reuse_len
 
     def build(
         self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
     ) -> Batch:
-        """Builds the Batch that `where` describes; see `examples.build`."""
+        """Builds the Batch that `where` describes; see `examples.ExampleBuilder`."""
         order = [np.flatnonzero(where.corpus_B == number) for number in range(len(self.corpora))]
-        parts = [
-            self._build(number, config, where.take(own_rows), name, step, rows[own_rows])
-            for number, own_rows in enumerate(order)
-            if own_rows.size
-        ]
+        parts = []
+        for number, (corpus, own) in enumerate(zip(self.corpora, order, strict=True)):
+            of_rows = where.take(own), name, step, rows[own]
+            builder = ExampleBuilder(corpus, self.tokenizer, config, *of_rows)
+            if own.size:
+                parts.append(self._build(number, builder))
         # Row i of the joined parts is row order[i] of the batch.
         back = np.argsort(np.concatenate(order))
         return combine(parts, lambda arrays: np.concatenate(arrays)[back])
 
-    def _build(
-        self, number: int, config: Config, where: Windows, name: str, step: int, rows: np.ndarray
-    ) -> Batch:
+    def _build(self, number: int, builder: ExampleBuilder) -> Batch:
         """Builds the rows of one corpus."""
-        corpus = self.corpora[number]
-        if not config.data.whole_documents:
-            return examples.build(
-                corpus, self.tokenizer, config, where, name=name, step=step, rows=rows
-            )
-        packed = self.packed(config)
-        return documents.build(
-            corpus,
-            config,
-            where,
-            packed=packed[number],
-            first_number=sum(each.groups.pieces for each in packed[:number]),
-            name=name,
-        )
+        if not builder.config.data.whole_documents:
+            return examples.build(builder)
+        packed = self.packed(builder.config)
+        first_number = sum(each.groups.pieces for each in packed[:number])
+        return documents.build(builder, packed[number], first_number)
 
 
 def open_mixture(

@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlnet_jax.batch import NEVER
 from xlnet_jax.config import DataConfig
 
 Beyond = Callable[[DataConfig, Sequence[np.ndarray], str | Sequence[int]], list[str]]
@@ -60,13 +59,12 @@ class OrderDistribution(NamedTuple):
         """
         return (segment_len, segment_len) if self.whole else (segment_len // 2, segment_len // 6)
 
-    def ranks(self, draws_BX: np.ndarray, length_B1: int | np.ndarray = NEVER) -> np.ndarray:
+    def ranks(self, draws_BX: np.ndarray, length_B1: int | np.ndarray) -> np.ndarray:
         """Ranks the positions of whole rows, int32 [B, T], -1 for known positions, from X = 1 + T
         draws that are uniform in [0, 1). Positions from `length_B1` on are known.
         """
         assert self.order is not None
         T = draws_BX.shape[1] - 1
-        length_B1 = np.minimum(length_B1, T)
         unknown_B1 = 1 + (draws_BX[:, :1] * length_B1).astype(int)
         # The first n positions of a random order are a random set in a random order.
         draws_BT = np.where(np.arange(T) < length_B1, draws_BX[:, 1:], 1.0)

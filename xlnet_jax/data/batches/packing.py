@@ -48,8 +48,8 @@ class _Groups(NamedTuple):
 
     length_D: np.ndarray
     """Tokens of each document."""
-    eod: int
-    """Tokens of each document that are not text, 0 or 1."""
+    eod: bool
+    """Whether one token of each document is no text."""
     longest: int
     """Largest number of tokens of a piece."""
     pieces: int
@@ -81,15 +81,10 @@ class _Groups(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Packing:
-    """The rows of one epoch.
-
-    Attributes:
-      rows: number of rows.
-      fill: the share of their positions that hold text or the tokens around it.
-    """
+    """The rows of one epoch."""
 
     rows: int
-    fill: float
+    """Number of rows."""
     groups: _Groups
     first_row_G: np.ndarray
     """int64: number of the first row of each group."""
@@ -134,7 +129,7 @@ def pack(
             f"document {shortest} (0 is the first) has no token of text; leave it out, and prepare "
             "the text again with another --output"
         )
-    parts_D = -((int(eod) - lengths) // longest)
+    parts_D = -((eod - lengths) // longest)
     first_D, token_D = (
         np.concatenate([[0], np.cumsum(x_D, dtype=np.int64)]) for x_D in (parts_D, lengths)
     )
@@ -142,22 +137,19 @@ def pack(
     number_G = np.arange(0, pieces + GROUP, GROUP)
     document_G = np.searchsorted(first_D, number_G, "right") - 1
     first_G3 = np.stack([document_G, number_G - first_D[document_G], token_D[document_G]], axis=1)
-    groups = _Groups(lengths, int(eod), longest, pieces, first_G3)
-    packed = (
-        _first_fit(groups, group, segment_len, slots, goal)
-        for group in range(0, len(number_G) - 1, _TOGETHER)
+    groups = _Groups(lengths, eod, longest, pieces, first_G3)
+    row_N = np.concatenate(
+        [
+            _first_fit(groups, group, segment_len, slots, goal)
+            for group in range(0, len(number_G) - 1, _TOGETHER)
+        ]
     )
-    row_N, rows_G = map(np.concatenate, zip(*packed, strict=True))
-    rows = int(rows_G.sum())
-    used = int(token_D[-1]) - int(eod) * len(lengths) + frame * pieces
-    return Packing(rows, used / (rows * segment_len), groups, np.cumsum(rows_G) - rows_G, row_N)
+    rows_G = 1 + np.maximum.reduceat(row_N, number_G[:-1]).astype(np.int64)
+    return Packing(int(rows_G.sum()), groups, np.cumsum(rows_G) - rows_G, row_N)
 
 
-def _first_fit(
-    groups: _Groups, group: int, segment_len: int, slots: int, goal: Goal
-) -> tuple[np.ndarray, np.ndarray]:
-    """Packs up to `_TOGETHER` groups. Returns the row of each piece in its group, uint16, and the
-    number of rows of each group, int64.
+def _first_fit(groups: _Groups, group: int, segment_len: int, slots: int, goal: Goal) -> np.ndarray:
+    """Packs up to `_TOGETHER` groups. Returns the row of each piece in its group, uint16.
 
     The loop is over the places of a group: each step serves all groups. Axis 2: positions, targets.
     """
@@ -184,4 +176,4 @@ def _first_fit(
         row_GN[group_G, place_G] = row_G = fits_GR.argmax(axis=1)
         left_2GR[:, group_G, row_G] -= need_2G
         opened = max(opened, int(row_G.max()) + 2)
-    return row_GN.reshape(-1)[place_N], row_GN.max(axis=1).astype(np.int64) + 1
+    return row_GN.reshape(-1)[place_N]

@@ -38,14 +38,14 @@ def sample(
     draws_BX: np.ndarray,
     data: DataConfig,
     kind: str,
-    length_B1: int | np.ndarray | None = None,
+    length_B1: int | np.ndarray,
 ) -> np.ndarray:
     """Chooses targets: bool [B, N] with exactly min(goal, eligible) true in each row.
 
     Args:
       goal: one number, or int [B, 1].
-      length_B1: lengths of the texts, int [B, 1], if they are shorter than N; no piece behind them
-        begins a word or is eligible.
+      length_B1: lengths of the texts, int [B, 1]; no piece behind them begins a word or is
+        eligible.
       word_start_BN: bool: the piece begins a word.
       eligible_BN: bool: the piece may be a target (not SEP or CLS).
       kind: `words`, `pieces` or `random` (single positions only).
@@ -58,12 +58,11 @@ def sample(
     columns = np.arange(N)
     first_BW, before_BN = _words(word_start_BN, max_span)
     eligible_before_BN = before(eligible_BN)
-    length_B1 = N if length_B1 is None else length_B1
-    first_BW = np.minimum(first_BW, np.asarray(length_B1))
+    first_BW = np.minimum(first_BW, length_B1)
 
     # Pieces per unit of span length: the mean word length of the row. With a smaller unit the scan
     # would meet its goal early, and the end of the text would have too few targets.
-    unit_B1 = length_B1 / np.maximum(before_BN[:, -1:], 1) if kind == "words" else np.ones((B, 1))
+    unit = length_B1 / np.maximum(before_BN[:, -1:], 1) if kind == "words" else 1.0
 
     chosen_BN = np.zeros((B, N), bool)
     done_B1 = cursor_B1 = np.zeros((B, 1), int)
@@ -74,7 +73,7 @@ def sample(
             break
         left_B1 = goal - done_B1
         n_B1 = np.minimum(length_BS[:, s : s + 1], np.maximum(left_B1, 1))
-        context_B1 = (n_B1 * unit_B1 * data.mask_group_size // data.masks_per_group).astype(int)
+        context_B1 = (n_B1 * unit * data.mask_group_size // data.masks_per_group).astype(int)
         lead_B1 = np.minimum((place_BS[:, s : s + 1] * context_B1).astype(int), context_B1 - 1)
         word_B1 = at(before_BN, np.minimum(cursor_B1 + lead_B1, length_B1))
         begin_B1 = at(first_BW, word_B1)
@@ -106,11 +105,11 @@ def sample(
 def in_random_order(
     word_start_BN: np.ndarray,
     eligible_BN: np.ndarray,
-    goal_B1: np.ndarray,
+    goal: int | np.ndarray,
     draws_BX: np.ndarray,
     max_span: int,
 ) -> np.ndarray:
-    """Chooses targets: whole words in random order, bool [B, N], at most `goal_B1` in each row.
+    """Chooses targets: whole words in random order, bool [B, N], at most `goal` in each row.
 
     Each word starts a span of up to n words, with P(n) proportional to 1/n. The span is shortened:
     it ends before the end of the row, before a piece that may not be a target, such as SEP, and
@@ -120,7 +119,8 @@ def in_random_order(
     code a span may continue after SEP.
 
     Args:
-      word_start_BN, eligible_BN: as in `sample`; all pieces of a target's word must be eligible.
+      word_start_BN, eligible_BN, goal: as in `sample`; all pieces of a target's word must be
+        eligible.
       draws_BX: float [B, 2 N], uniform in [0, 1).
     """
     B, N = word_start_BN.shape
@@ -134,7 +134,7 @@ def in_random_order(
     barred_BW[row_BN[barred_BN], word_BN[barred_BN]] = True
     chosen_BW = np.zeros_like(barred_BW)
     order_BN = np.argsort(np.where(barred_BW[:, :N], 2.0, order_BN), axis=1, kind="stable")
-    left_B1 = np.minimum(goal_B1, eligible_BN.sum(axis=1, keepdims=True))
+    left_B1 = np.minimum(goal, eligible_BN.sum(axis=1, keepdims=True))
     for k in range((~barred_BW[:, :N]).sum(axis=1).max()):
         span_BS = order_BN[:, k : k + 1] + ahead_S
         size_BS = at(first_BW, span_BS + 1) - first_BW[np.arange(B), span_BS[:, 0]][:, None]

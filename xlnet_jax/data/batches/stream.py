@@ -50,7 +50,8 @@ class PlanEntry(NamedTuple):
     batch_size: int
     read: tuple[int, ...] = ()
     """Tokens of each corpus that earlier phases read: all tokens of whole epochs, and all tokens of
-    the begun blocks of the last epoch. The block numbers continue from there.
+    the begun blocks of the last epoch. The block numbers continue from there. Of whole documents:
+    rows.
     """
 
 
@@ -97,11 +98,10 @@ def enter_phase(plan: Plan, step: int, batch_size: int, before: Stream, after: S
     if before == after and batch_size == plan[-1].batch_size:
         return plan
     read = before.read(step, plan)
-    if before.corpora != after.corpora and isinstance(after.corpora[0], PackedRows):
+    if before.corpora[0].packed != after.corpora[0].packed:
         # Other rows share no order with the earlier ones: a new epoch.
-        read = tuple(
-            -(-n // each.tokens) * each.tokens for n, each in zip(read, after.corpora, strict=True)
-        )
+        corpora = zip(read, before.corpora, after.corpora, strict=True)
+        read = tuple(-(-n // old.tokens) * new.tokens for n, old, new in corpora)
     return (*plan, PlanEntry(step, 0, batch_size, read))
 
 
@@ -156,9 +156,8 @@ class Windows(NamedTuple):
 
     def take(self, rows: np.ndarray) -> Windows:
         """Returns the windows of a subset of the rows."""
-        return self._replace(
-            **{name: x[rows] for name, x in self._asdict().items() if name.endswith("_B")}
-        )
+        *by_row, window = self
+        return Windows(*(x_B[rows] for x_B in by_row), window)
 
 
 @functools.lru_cache(1 << 16)
@@ -176,7 +175,9 @@ def _shuffled(seed: int, epoch: int, index: int, size: int) -> int:
 
 
 class ShuffledBlocks(NamedTuple):
-    """The blocks of one corpus of `tokens` tokens, in a new order every epoch."""
+    """The blocks of one corpus of `tokens` tokens, in a new order every epoch. With whole documents
+    each row of `packing` is a block, and counts as one token.
+    """
 
     tokens: int
     window: int
@@ -193,6 +194,8 @@ class ShuffledBlocks(NamedTuple):
     """Window of the first phase; with it, blocks of equal length have the same text in every phase.
     0 = `window`.
     """
+    packed: tuple[Any, ...] = ()
+    """With whole documents, all that decides which of them share a row."""
 
     @property
     def block_len(self) -> int:
@@ -211,8 +214,11 @@ class ShuffledBlocks(NamedTuple):
 
     @property
     def described(self) -> str:
-        """The blocks of an epoch, for messages."""
-        return f"{quantity(self.blocks, 'block')} of {self.block_len:,}"
+        """The text of an epoch, for messages."""
+        if self.packed:
+            return f"{quantity(self.blocks, 'row')} of documents for training"
+        blocks = f"{quantity(self.blocks, 'block')} of {self.block_len:,}"
+        return f"{self.tokens:,} tokens for training: {blocks}"
 
     def tokens_before(self, number: int) -> int:
         """Returns the tokens of the epochs and blocks before a block number."""
@@ -243,56 +249,19 @@ class ShuffledBlocks(NamedTuple):
         return epoch_B, block_B, offset_B + block_B * self.block_len
 
 
-class PackedRows(NamedTuple):
-    """The rows of whole documents of one corpus of `tokens` tokens, in a new order every epoch; see
-    `packing`. A row is a block of one window.
-    """
-
-    tokens: int
-    blocks: int
-    """Number of rows of one epoch."""
-    seed: int
-    shape: tuple[int, ...]
-    """Lengths that decide which documents share a row."""
-
-    shuffle_len = window = 0
-    windows_per_block = block_len = 1
-
-    @property
-    def described(self) -> str:
-        """The rows of an epoch, for messages."""
-        return f"{quantity(self.blocks, 'row')} of documents"
-
-    def tokens_before(self, number: int) -> int:
-        """Returns about how many tokens the rows before a row number have; never equal for two row
-        numbers.
-        """
-        return number * self.tokens // self.blocks
-
-    def first_after(self, tokens: int) -> int:
-        """Returns the row number that `tokens_before` maps to so many tokens."""
-        return -(-tokens * self.blocks // self.tokens)
-
-    def locate(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the epoch and the row of each row number, and zeros, int64 [B] each."""
-        epoch_B, index_B = np.divmod(numbers_B, self.blocks)
-        row_B = np.vectorize(_shuffled, [np.int64])(self.seed, epoch_B, index_B, self.blocks)
-        return epoch_B, row_B, np.zeros_like(row_B)
-
-
 @dataclasses.dataclass(frozen=True)
 class Stream:
     """The endless training stream.
 
     Attributes:
-      corpora: the blocks of each corpus, all of the same shape and seed; or rows of documents.
+      corpora: the blocks of each corpus, all of the same shape and seed.
       bidirectional: every second block is read from its end to its start; the next epoch reverses
         the other blocks.
       rows_per_block: 1; or 2 in place of `bidirectional`: rows r and r + B/2 read the same block at
         the same time, row r + B/2 reversed.
     """
 
-    corpora: tuple[ShuffledBlocks, ...] | tuple[PackedRows, ...]
+    corpora: tuple[ShuffledBlocks, ...]
     bidirectional: bool
     cycle: Cycle = ONE
     rows_per_block: int = 1
@@ -308,8 +277,7 @@ class Stream:
                 )
             if epochs.blocks < needed:
                 raise BadInput(
-                    f"{name} has {epochs.tokens:,} tokens for training: "
-                    f"{epochs.described}, too few for "
+                    f"{name} has {epochs.described}, too few for "
                     f"train.batch_size={batch_size}; use a smaller batch, "
                     "a smaller data.windows_per_block or more text"
                 )
