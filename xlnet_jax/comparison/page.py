@@ -75,7 +75,7 @@ def page(result: Json) -> str:
     claim += f" No difference is claimed for a system with fewer than {FEWEST_SEEDS} seeds." * few
     windows = "windows of"
     if (modelled := result.get("length_modelled")) is not None:
-        windows = "windows that are whole documents of at most"
+        windows = "whole documents (the windows below) of at most"
         claim += f" Length of a document modelled by: {text(', '.join(modelled)) or 'none'}."
     body = [
         f"<h1>Comparison of systems: {len(systems)}</h1>",

@@ -53,7 +53,7 @@ class Estimate(NamedTuple):
     calls: int
     """Rows that the network has read, without padding."""
     flops: int
-    """Forward FLOPs of these rows; see `model.flops`."""
+    """Forward FLOPs of these rows for the tokens of text; see `model.flops`."""
     seconds: float
     """Wall-clock time with compilation."""
 
@@ -62,9 +62,9 @@ def known_places(tokens_NT: np.ndarray, target_share: float) -> np.ndarray:
     """Returns which tokens of N texts are known, bool [N, T]: a fixed share of each text, at random
     places. The padding (-1) behind a text is known.
     """
-    N, T = tokens_NT.shape
-    draws_NT = np.where(tokens_NT < 0, 1, uniforms(SEED, "joint", 0, np.arange(N), T))
-    unknown_N1 = np.round(target_share * (tokens_NT >= 0).sum(axis=1, keepdims=True))
+    (N, T), text_NT = tokens_NT.shape, tokens_NT >= 0
+    draws_NT = np.where(text_NT, uniforms(SEED, "joint", 0, np.arange(N), T), 1)
+    unknown_N1 = np.round(target_share * text_NT.sum(axis=1, keepdims=True))
     return np.argsort(np.argsort(draws_NT, axis=1), axis=1) >= np.maximum(1, unknown_N1)
 
 
@@ -105,15 +105,15 @@ def estimate(
     seconds = time.perf_counter() - began
     nats_N = np.bincount(window_X, nats_X, len(tokens_NT))
     calls = flops = 0
-    for (ids_N, _), one in zip(texts, found, strict=True):
-        N, U = len(ids_N) + sum(map(len, scorer.frame or ())), one[1].shape[1]
-        rounds = -(-N // scorer.segment_len)
+    for ids_N, known_N in texts:
+        U, rounds = int((~known_N).sum()), -(-len(ids_N) // scorer.segment_len)
         rows, targets = (U, 1) if config.objective.masks else (rounds, -(-U // rounds))
         if bound:
             rows, targets = DRAWS, (U + 1) // 2  # the mean of uniform sizes
         rows *= K
         calls += rows
-        flops += rows * _flops(config, min(N, scorer.segment_len), targets, rounds > 1)
+        read = min(len(ids_N), scorer.segment_len)
+        flops += rows * _flops(config, read, targets, rounds > 1)
     return Estimate(nats_N, calls, flops, seconds)
 
 

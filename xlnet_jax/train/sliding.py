@@ -209,9 +209,9 @@ def windows(
             fits_D = np.flatnonzero((text_D > 0) & (text_D <= length))
             available = len(fits_D)
         if available < 1:
-            what = "no document fits in" if whole else "a window needs"
             raise BadInput(
-                f"{name} has {corpus.tokens:,} tokens, but {what} {length:,}; hold out more text"
+                f"{name} has {corpus.tokens:,} tokens, but no window of {length:,}; "
+                "hold out more text"
             )
         count = min(available, most or available)
         number_N = np.arange(count) * available // count
