@@ -2625,9 +2625,36 @@ MUTANTS = (
     Mutant(
         "what_is_known_counts_as_predicted",
         "xlnet_jax/commands/compare.py",
-        "(bytes_NT * unknown_places(measure, tokens_NT.shape))",
+        "(bytes_NT * unknown_places(measure, tokens_NT))",
         "bytes_NT",
         one("commands/compare", "test_a_killed_comparison_goes_on_and_its_page_loads_nothing"),
+    ),
+    Mutant(
+        "padding_behind_a_document_is_asked",
+        "xlnet_jax/infer/estimators.py",
+        "np.arange(N), T), 1)",
+        "np.arange(N), T), 0)",
+        one("commands/evaluate", "test_the_same_share_is_unknown_in_every_window_at_other_places"),
+    ),
+    Mutant(
+        "the_end_of_a_document_is_not_scored",
+        SCORE,
+        "if objective.causal and self.frame:",
+        "if False:",
+        one(
+            "infer/estimators",
+            "test_a_document_has_the_likelihood_of_its_text_and_from_left_to_right_of_its_end",
+        ),
+    ),
+    Mutant(
+        "a_question_is_a_document_that_is_cut",
+        "xlnet_jax/train/sliding.py",
+        "& (text_D <= length)",
+        "",
+        one(
+            "commands/evaluate",
+            "test_whole_documents_are_evenly_spaced_over_those_that_fit",
+        ),
     ),
     Mutant(
         "steps_are_asked_of_none",

@@ -535,10 +535,16 @@ COMMANDS = (
                 choices=("flops", "tokens"),
             ),
             option("--only", "the only run to do, for a job of a cluster", metavar="NAME:SEED"),
-            count("--windows", "windows of held-out text (default 32)", 32, le=10**6),
+            count(
+                "--windows",
+                "windows of held-out text, or whole documents (default 32)",
+                32,
+                le=10**6,
+            ),
             count(
                 "--length",
-                "tokens of a window (default: the most that fit a segment of every configuration)",
+                "tokens of a window, or of the longest document (default: the most that fit a "
+                "segment of every configuration)",
                 ge=2,
                 le=10**6,
             ),

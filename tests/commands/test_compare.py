@@ -59,6 +59,11 @@ def get_config():
 CLM = "data=dict(objective='clm', reuse_len=32, num_predict=32)"
 MDM = "data=dict(objective='mdm', reuse_len=32, num_predict=32), model=dict(memory_len=0)"
 
+WHOLE = (
+    "data=dict(objective='clm', documents='whole', reuse_len=32, num_predict=32, pairs='none', "
+    "windows_per_block=1), model=dict(memory_len=0)"
+)
+
 
 @pytest.fixture
 def words(tmp_path):
@@ -151,7 +156,7 @@ def test_a_killed_comparison_goes_on_and_its_page_loads_nothing(words, scored, t
     difference_N = [1 / math.log(2) / bytes_NT[0].sum(), 0, 0]
     assert left["spread"] == pytest.approx(np.std(difference_N, ddof=1))
     half = result["systems"]["diffusion"]["1"]["measures"]["half"]
-    given_NT = known_places(bytes_NT.shape, 0.5)
+    given_NT = known_places(bytes_NT, 0.5)
     assert half["bits_per_byte"] == pytest.approx(61 / math.log(2) / (bytes_NT * ~given_NT).sum())
 
     page = page_of(result["page"])
@@ -222,6 +227,25 @@ def test_what_a_folder_lacks_is_scored(words, scored, tmp_path, capsys):
     assert scored[5:] == ["diffusion/0"]
 
 
+def test_whole_documents_are_questions_and_the_page_says_who_models_their_length(
+    words, scored, tmp_path, capsys
+):
+    for name, objective in {"causal": "clm", "diffusion": "mdm"}.items():
+        changes = WHOLE.replace("clm", objective)
+        (tmp_path / f"{name}.py").write_text(CONFIG.format(tests=str(tiny.TESTS), changes=changes))
+    scored.append("so that none is killed")
+    result = asked(capsys, [*words, "--length=500"])
+    assert result["length_modelled"] == ["causal"]
+    assert result["length"] == 31, "clm reads <eod> before the text"
+    corpus = Corpus(data_fixtures.corpus_path(), "heldout")
+    tokens_NT = windows(Mixture((corpus,)), 31, 3, whole=True)
+    bytes_NT = corpus.tokenizer.text_lengths()[1][tokens_NT] * (tokens_NT >= 0)
+    left = result["systems"]["diffusion"]["0"]["measures"]["left_to_right"]
+    assert left["bits_per_byte"] == pytest.approx(60 / math.log(2) / bytes_NT.sum())
+    page = page_of(result["page"])
+    assert "whole documents" in page and "Length of a document modelled by: causal." in page
+
+
 def test_one_run_alone_and_more_seeds_later(words, scored, tmp_path, capsys):
     result = asked(capsys, [*words, "--only=diffusion:1"])
     assert scored == ["diffusion/1"] and not result["systems"]["causal"]
@@ -234,12 +258,15 @@ def test_one_run_alone_and_more_seeds_later(words, scored, tmp_path, capsys):
 
 
 def test_what_does_not_compare_is_refused_in_one_line(words, scored, tmp_path, capsys):
-    (tmp_path / "small.py").write_text(
-        CONFIG.format(tests=str(tiny.TESTS), changes="model=dict(vocab_size=100)")
-    )
+    for name, changes in {"small": "model=dict(vocab_size=100)", "whole": WHOLE}.items():
+        (tmp_path / f"{name}.py").write_text(CONFIG.format(tests=str(tiny.TESTS), changes=changes))
     causal = f"--configs={tmp_path}/causal.py"
     for changed, what in [
-        (f"{causal},{tmp_path}/small.py", "small has 100: they cannot be compared"),
+        (f"{causal},{tmp_path}/small.py", "'small': (100, 'joined')}: such systems cannot"),
+        (
+            f"{causal},{tmp_path}/whole.py",
+            f"'whole': ({tiny.VOCAB}, 'whole')}}: such systems cannot",
+        ),
         (causal, "is one configuration; name two"),
         (f"{causal},{tmp_path}/causal.py", "two files with the name causal"),
         (f"{causal},", "has an empty name; separate files by single commas"),

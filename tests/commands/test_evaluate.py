@@ -71,7 +71,7 @@ def test_joint_likelihoods_equal_those_of_the_library_window_by_window(run, caps
 
     corpus = Mixture((Corpus(data_fixtures.corpus_path(), "heldout"),))
     tokens = windows(corpus, 32, 3, every=32)
-    known = joint.known_places(tokens.shape, 0.5)
+    known = joint.known_places(tokens, 0.5)
     model = xlnet_jax.load(run)
     left, backwards = (model.log_prob(tokens, known, order=order) for order in ("left", "reversed"))
     several = np.stack([each.joint_K for each in model.log_prob(tokens, known, orders=4)])
@@ -113,13 +113,36 @@ def test_windows_are_evenly_spaced():
     assert windows(two, 32, 0, every=32).shape == (4, 32)
 
 
+def test_whole_documents_are_evenly_spaced_over_those_that_fit():
+    corpus = Corpus(data_fixtures.corpus_path(), "heldout")
+    every, _ = corpus.read(np.zeros(1, int), corpus.tokens)
+    texts = [text[:-1] for text in np.split(every[0], np.cumsum(corpus.lengths)[:-1])]
+    longest = sorted(map(len, texts))[len(texts) // 2]
+    fits = [text.tolist() for text in texts if len(text) <= longest]
+    assert 5 < len(fits) < len(texts)
+    for count in (0, 3):
+        found_NT = windows(Mixture((corpus,)), longest, count, whole=True)
+        chosen = [
+            fits[number * len(fits) // (count or len(fits))] for number in range(count or len(fits))
+        ]
+        assert [row[row >= 0].tolist() for row in found_NT] == chosen
+        assert found_NT.shape[1] == longest
+    with pytest.raises(BadInput, match="tokens, but no window of 0; hold out more text"):
+        windows(Mixture((corpus,)), 0, 3, every=1, whole=True)
+
+
 def test_the_same_share_is_unknown_in_every_window_at_other_places():
-    known = joint.known_places((500, 32), 0.25)
+    tokens_NT = np.zeros((500, 32), int)
+    known = joint.known_places(tokens_NT, 0.25)
     assert (known.sum(axis=1) == 24).all() and len(np.unique(known, axis=0)) > 490
     assert abs(known.mean(axis=0) - 0.75).max() < 0.1
-    assert (joint.known_places((5, 32), 0.001).sum(axis=1) == 31).all()
-    assert not joint.known_places((5, 32), 1.0).any()
-    np.testing.assert_array_equal(joint.known_places((7, 32), 0.25), known[:7])
+    assert (joint.known_places(tokens_NT[:5], 0.001).sum(axis=1) == 31).all()
+    assert not joint.known_places(tokens_NT[:5], 1.0).any()
+    np.testing.assert_array_equal(joint.known_places(tokens_NT[:7], 0.25), known[:7])
+    tokens_NT[:, 5:] = tokens_NT[0, 1:] = -1
+    known = joint.known_places(tokens_NT, 0.5)
+    assert known[tokens_NT < 0].all(), "padding is asked"
+    assert (~known).sum(axis=1).tolist() == [1] + [2] * 499
 
 
 def test_another_distribution_keeps_the_segment():

@@ -2,12 +2,13 @@
 they ask.
 """
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 import tiny
-from special_ids import CLS, MASK, SEP
+from special_ids import CLS, EOD, MASK, SEP
 from test_score import T, log_prob_at, scorer
 
 from xlnet_jax.infer.estimators import estimate, text_tokens_at_once, unknown_places
@@ -73,6 +74,38 @@ def test_a_masked_model_sees_what_is_earlier_in_the_order_and_masks(objective, x
     np.testing.assert_allclose(found.log_prob_KU, [expected_U], rtol=1e-12)
 
 
+def test_a_document_has_the_likelihood_of_its_text_and_from_left_to_right_of_its_end(x64):
+    """Of all texts of `clm` without EOD in them: those of up to two tokens with their end, and the
+    first three tokens of longer ones, sum to 1.
+    """
+    config = configured("clm").changed(data={"documents": "whole", "segment_len": T})
+    joined = scorer(V, "clm", batch_size=1000, memory_len=0)
+    whole = dataclasses.replace(joined, frame=([EOD], []))
+    words = [word for word in range(V) if word != EOD]
+    texts_NT = np.array(
+        [*itertools.product(words, [-1]), *itertools.product(words, repeat=2)], np.int32
+    )
+    longer_NT = np.array(list(itertools.product(words, repeat=3)), np.int32)
+    found = estimate(whole, config, "left_to_right", texts_NT)
+    begun = estimate(joined, configured("clm"), "left_to_right", longer_NT)
+    empty = estimate(joined, configured("clm"), "left_to_right", np.array([[EOD]], np.int32))
+    total = sum(np.exp(-each.nats_N).sum() for each in (found, begun, empty))
+    assert abs(total - 1) < 1e-12
+    assert found.calls == len(texts_NT)
+
+
+def test_documents_of_other_lengths_do_not_change_one(x64):
+    config = configured("mdm").changed(data={"documents": "whole"})
+    made = dataclasses.replace(scorer(V, "mdm", 4, memory_len=0), frame=([], []))
+    texts = [[1, 2, 3, 4, 9], [5], [8, 0, 0]]
+    tokens_NT = np.array([text + [-1] * (6 - len(text)) for text in texts], np.int32)
+    for measure in ("left_to_right", "pseudo"):
+        found = estimate(made, config, measure, tokens_NT)
+        each = [estimate(made, config, measure, np.array([text], np.int32)) for text in texts]
+        np.testing.assert_allclose(found.nats_N, [one.nats_N[0] for one in each], rtol=1e-12)
+        assert found.calls == 9 and found.flops == sum(one.flops for one in each)
+
+
 def test_half_is_asked_in_random_orders_and_a_model_without_memory_reads_each_segment_for_itself(
     x64,
 ):
@@ -81,7 +114,7 @@ def test_half_is_asked_in_random_orders_and_a_model_without_memory_reads_each_se
     for memory_len in (T, 0):
         made, config = scorer(V, "plm", memory_len=memory_len), configured("plm", memory_len)
         found = estimate(made, config, "half", tokens_NT, orders=2)
-        asked = unknown_places("half", tokens_NT.shape)
+        asked = unknown_places("half", tokens_NT)
         assert (asked.sum(axis=1) == T).all()
         cuts = [slice(0, 2 * T)] if memory_len else [slice(0, T), slice(T, 2 * T)]
         parts = [
