@@ -2,7 +2,7 @@
 text per second, on the CPU, in one run.
 
     python benchmarks/documents.py [--corpus=DIR] [--segment_len 256] [--json]
-    python benchmarks/documents.py --tiny                          one objective, tiny sizes, to try it
+    python benchmarks/documents.py --tiny              one objective, tiny sizes, to try it
 
 Both sides train the same network (4 layers, width 256, float32, dropout 0.1, no memory) on the same
 corpus with the same T, rows and target slots (P = R = T), in turns of four steps in one process.

@@ -121,6 +121,7 @@ def check_epochs(steps, every, pieces, causal):
             for objective in OBJECTIVES
         ),
     ],
+    ids=lambda each: "".join(map(str, each)),
 )
 def test_every_token_is_read_once_in_an_epoch(tmp_path, pytestconfig, hosts, objective):
     text, every = corpus(tmp_path)
