@@ -1,10 +1,10 @@
 """How fast a network trains on whole documents in rows, beside `data.documents=joined`: tokens of
 text per second, on the CPU, in one run.
 
-    python benchmarks/documents.py [--corpus=DIR] [--segment_len 256] [--json]
+    python benchmarks/documents.py [--corpus=DIR] [--segment_len=256] [--objectives plm] [--json]
     python benchmarks/documents.py --tiny              one objective, tiny sizes, to try it
 
-Both sides train the same network (4 layers, width 256, float32, dropout 0.1, no memory) on the same
+Both sides train the same network (4 layers, width 128, float32, dropout 0.1, no memory) on the same
 corpus with the same T, rows and target slots (P = R = T), in turns of four steps in one process.
 Without a corpus the documents are made up: 20,000 with the lengths of molecules (`packing.py`), of
 30 letters. Columns:
@@ -64,7 +64,7 @@ class Side:
 
     def __init__(self, corpus: str, data: dict[str, Any], segment_len: int, tiny: bool):
         tokenizer = Corpus(corpus).tokenizer
-        sizes = dict(layers=4, d_model=256, heads=4, head_dim=64, d_ff=1024)
+        sizes = dict(layers=4, d_model=128, heads=4, head_dim=32, d_ff=512)
         if tiny:
             sizes = dict(layers=1, d_model=16, heads=2, head_dim=8, d_ff=32)
         lengths = dict(segment_len=segment_len, reuse_len=segment_len, num_predict=segment_len)
@@ -139,6 +139,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--corpus", help="folder of a corpus, in place of made-up documents")
+    parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=list(OBJECTIVES))
     parser.add_argument("--segment_len", type=int, default=256, help="T (default 256)")
     parser.add_argument("--rounds", type=int, default=15, help="of turns (default 15)")
     parser.add_argument(
@@ -147,7 +148,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with a line of JSON")
     args = parser.parse_args()
     if args.tiny:
-        args.segment_len, args.rounds = 64, 1
+        args.objectives, args.segment_len, args.rounds = ["plm"], 64, 1
     rows, load = [], os.getloadavg()[0]
     print(
         f"{'':12}{'text':>8}{'targets':>9}{'build_ms':>10}{'step_ms':>9}{'text_per_second':>17}"
@@ -155,7 +156,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         corpus = args.corpus or write_corpus(folder, 1000 if args.tiny else 20_000)
-        for objective in ("plm",) if args.tiny else OBJECTIVES:
+        for objective in args.objectives:
             for row in trained(corpus, objective, args.segment_len, args.rounds, args.tiny):
                 rows.append(row)
                 print(
