@@ -475,6 +475,13 @@ MUTANTS = (
         one("run/progress", "test_the_bar_or_the_log_says_compiling_and_then_training"),
     ),
     Mutant(
+        "an_unknown_level_hides_all_others",
+        "xlnet_jax/run/progress.py",
+        "if level is not None:",
+        "if None not in levels.values():",
+        one("run/progress", "test_a_level_that_is_not_known_has_no_line"),
+    ),
+    Mutant(
         "a_full_disk_asks_for_a_restart",
         "xlnet_jax/run/retries.py",
         "((REPAIR, BadInput), (PASSES, RestartMe))",
@@ -1650,6 +1657,16 @@ MUTANTS = (
         'each["no_answer"] -= each["score"]',
         'each["no_answer"] -= 0 * each["score"]',
         one("finetune/question_answering", "test_one_dense_layer_finds_the_best_span_of_all"),
+    ),
+    Mutant(
+        "no_answer_has_an_infinite_score",
+        "xlnet_jax/finetune/question_answering.py",
+        'each["score"] = None',
+        'each["score"] += 0',
+        one(
+            "finetune/question_answering",
+            "test_a_window_points_at_the_answer_or_says_there_is_none",
+        ),
     ),
     Mutant(
         "padding_is_the_last_piece",
@@ -3163,6 +3180,13 @@ MUTANTS = (
         one("commands/texts", "test_scores_from_the_command_line_are_those_of_the_library"),
     ),
     Mutant(
+        "one_order_has_a_spread",
+        "xlnet_jax/commands/texts.py",
+        'if len(score.joint_K) > 1:\n        totals |= {"spread": float(score.joint_K.std(ddof=1))',
+        'if len(score.joint_K) > 0:\n        totals |= {"spread": float(score.joint_K.std(ddof=0))',
+        one("commands/texts", "test_one_order_has_no_spread"),
+    ),
+    Mutant(
         "figure_is_not_drawn_anew",
         "docs/figures/streams.py",
         "rank[j] < rank[p]",
@@ -3415,6 +3439,13 @@ MUTANTS = (
         '"ς"), {"type": "Lowercase"}]',
         '"σ"), {"type": "Lowercase"}]',
         one("convert/tokenizer_json", "test_the_steps_there_change_a_text_as_ours_do[True]"),
+    ),
+    Mutant(
+        "spaces_are_always_removed_there",
+        "xlnet_jax/convert/tokenizer_json.py",
+        "[*spaces] * normalization.remove_space",
+        "[*spaces]",
+        one("convert/tokenizer_json", "test_spaces_that_are_kept_have_no_step"),
     ),
     Mutant(
         "separators_are_no_space_there",
@@ -4300,6 +4331,13 @@ MUTANTS = (
         "if steps and step not in (None, *steps):",
         "if not steps and step is not None:",
         one("checkpoint/store", "test_missing_and_foreign_checkpoints_are_refused"),
+    ),
+    Mutant(
+        "damage_of_an_array_has_no_reason",
+        "xlnet_jax/checkpoint/restore.py",
+        "fault = str(error)",
+        'fault = ""',
+        one("checkpoint/restore", "test_whatever_bit_is_flipped_the_arrays_are_right[16]"),
     ),
     Mutant(
         "arrays_of_the_checkpoint_alone_fit",

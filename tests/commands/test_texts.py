@@ -19,6 +19,7 @@ from xlnet_jax.commands import texts
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import orders
 from xlnet_jax.infer.infill import Passage, text_after
+from xlnet_jax.infer.score import Likelihood
 
 CLM = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
 PROMPTS = ["Bado kilu menora.", "Rave"]
@@ -196,6 +197,13 @@ def test_the_text_after_a_prompt():
     for cut in range(len(ids)):
         new = text_after(tokenizer, ids[:cut], [*ids[cut:], EOD])
         assert tokenizer.decode(ids[:cut]) + new == "Bado kilu menora."
+
+
+def test_one_order_has_no_spread():
+    one = Likelihood(np.array([0, 2]), np.array([[-1.0, -2.0]]))
+    assert texts._of_orders(one) == {"log_prob": -3.0}
+    placed = texts._of_orders(one._replace(place_U=np.array([2, 1])))
+    assert placed == {"log_prob": -3.0, "order": [2, 1]}
 
 
 def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys):
