@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shlex
+import types
 
 import data_fixtures
 import numpy as np
@@ -199,11 +200,19 @@ def test_the_text_after_a_prompt():
         assert tokenizer.decode(ids[:cut]) + new == "Bado kilu menora."
 
 
-def test_one_order_has_no_spread():
-    one = Likelihood(np.array([0, 2]), np.array([[-1.0, -2.0]]))
-    assert texts._of_orders(one) == {"log_prob": -3.0}
-    placed = texts._of_orders(one._replace(place_U=np.array([2, 1])))
-    assert placed == {"log_prob": -3.0, "order": [2, 1]}
+def test_one_order_has_no_spread(monkeypatch):
+    """Nor has the order of confidence, by which masked diffusion has a likelihood and no bound."""
+    model = types.SimpleNamespace(tokenizer=data_fixtures.tokenizer(), config=tiny.config())
+    likely = Likelihood(np.arange(2), np.array([[-1.0, -2.0]]))
+    model.score = lambda passages, order="random": [
+        likely._replace(place_U=np.array([2, 1]) if order == "confidence" else None)
+    ]
+    monkeypatch.setattr(texts, "on_all_devices", lambda *_: model)
+    (one,) = texts.score("run", texts=["Bado"])
+    assert one["log_prob"] == -3 and not {"spread", "log_mean_exp", "order"} & one.keys()
+    model.config = tiny.config(data={"objective": "mdm"})
+    (one,) = texts.score("run", texts=["Bado"], order="confidence")
+    assert one["log_prob"] == -3 and one["order"] == [2, 1] and "spread" not in one
 
 
 def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys):
