@@ -270,6 +270,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a_public_name_is_another_function",
+        "xlnet_jax/__init__.py",
+        '"pretrain": "commands.train:train"',
+        '"pretrain": "commands.finetune:finetune"',
+        one("library", "test_the_names_of_the_package_are_imported_when_they_are_used"),
+    ),
+    Mutant(
+        "the_package_does_not_list_its_version",
+        "xlnet_jax/__init__.py",
+        '[*__all__, "__version__"]',
+        "[*__all__]",
+        one("library", "test_the_names_of_the_package_are_imported_when_they_are_used"),
+    ),
+    Mutant(
         "a_text_with_a_gap_is_counted_from_0",
         "xlnet_jax/library.py",
         "enumerate(self._texts(texts), 1): infill.refuse_gap(",
@@ -2329,6 +2343,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "flags_of_a_page_may_have_any_bits",
+        "xlnet_jax/data/corpus/pages.py",
+        "if starts.max() > _ALL_STARTS:",
+        "if starts.max() > 255:",
+        ("tests/data/corpus/test_fuzz.py::test_fuzz[pages-0-15000]",),
+    ),
+    Mutant(
         "an_evaluation_leaves_a_row_of_documents_out",
         "xlnet_jax/data/batches/mixture.py",
         "tuple(each.rows for each in self.packed(config))",
@@ -2351,13 +2372,6 @@ MUTANTS = (
         "content_TT &= rank_T >= np.asarray(floor)[:, None]",
         "content_TT &= rank_T >= 0 * np.asarray(floor)[:, None]",
         one("commands/inspect", "test_a_document_of_a_row_sees_itself_alone"),
-    ),
-    Mutant(
-        "a_file_of_sequences_has_one_at_least",
-        "xlnet_jax/data/prepare/text.py",
-        "        if name:\n            yield self._sequence(part, start, name, read), start\n\n    def",
-        "        yield self._sequence(part, start, name, read), start\n\n    def",
-        one("data/prepare/sequences", "test_empty_sequences_may_be_left_out"),
     ),
     Mutant(
         "text_of_joined_lines_is_refused_without_its_file",

@@ -210,7 +210,8 @@ def test_one_order_has_no_spread(monkeypatch):
     monkeypatch.setattr(texts, "on_all_devices", lambda *_: model)
     (one,) = texts.score("run", texts=["Bado"])
     assert one["log_prob"] == -3 and not {"spread", "log_mean_exp", "order"} & one.keys()
-    model.config = tiny.config(data={"objective": "mdm"})
+    data = {"objective": "mdm", "reuse_len": 32, "num_predict": 32}
+    model.config = tiny.config(data=data, model={"memory_len": 0})
     (one,) = texts.score("run", texts=["Bado"], order="confidence")
     assert one["log_prob"] == -3 and one["order"] == [2, 1] and "spread" not in one
 
