@@ -270,6 +270,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a_public_name_is_another_function",
+        "xlnet_jax/__init__.py",
+        '"pretrain": "commands.train:train"',
+        '"pretrain": "commands.finetune:finetune"',
+        one("library", "test_the_names_of_the_package_are_imported_when_they_are_used"),
+    ),
+    Mutant(
+        "the_package_does_not_list_its_version",
+        "xlnet_jax/__init__.py",
+        '[*__all__, "__version__"]',
+        "[*__all__]",
+        one("library", "test_the_names_of_the_package_are_imported_when_they_are_used"),
+    ),
+    Mutant(
         "a_text_with_a_gap_is_counted_from_0",
         "xlnet_jax/library.py",
         "enumerate(self._texts(texts), 1): infill.refuse_gap(",
@@ -473,6 +487,13 @@ MUTANTS = (
         "description=TRAINING",
         "description=what",
         one("run/progress", "test_the_bar_or_the_log_says_compiling_and_then_training"),
+    ),
+    Mutant(
+        "an_unknown_level_hides_all_others",
+        "xlnet_jax/run/progress.py",
+        "if level is not None:",
+        "if None not in levels.values():",
+        one("run/progress", "test_a_level_that_is_not_known_has_no_line"),
     ),
     Mutant(
         "a_full_disk_asks_for_a_restart",
@@ -1652,6 +1673,16 @@ MUTANTS = (
         one("finetune/question_answering", "test_one_dense_layer_finds_the_best_span_of_all"),
     ),
     Mutant(
+        "no_answer_has_an_infinite_score",
+        "xlnet_jax/finetune/question_answering.py",
+        'each["score"] = None',
+        'each["score"] += 0',
+        one(
+            "finetune/question_answering",
+            "test_a_window_points_at_the_answer_or_says_there_is_none",
+        ),
+    ),
+    Mutant(
         "padding_is_the_last_piece",
         "xlnet_jax/finetune/task.py",
         "self.real_BCT.shape[2] - 1 - self.real_BCT[:, :, ::-1].argmax(axis=2)",
@@ -2317,6 +2348,44 @@ MUTANTS = (
         "np.arange(batch_size)[rows] for",
         "np.arange(batch_size)[rows] - (rows.start or 0) for",
         one("multiprocess/every_token_once", "test_every_token_is_read_once_in_an_epoch[321-plm]"),
+    ),
+    Mutant(
+        "flags_of_a_page_may_have_any_bits",
+        "xlnet_jax/data/corpus/pages.py",
+        "if starts.max() > _ALL_STARTS:",
+        "if starts.max() > 255:",
+        ("tests/data/corpus/test_fuzz.py::test_fuzz[pages-0-15000]",),
+    ),
+    Mutant(
+        "an_evaluation_leaves_a_row_of_documents_out",
+        "xlnet_jax/data/batches/mixture.py",
+        "tuple(each.rows for each in self.packed(config))",
+        "tuple(each.rows - 1 for each in self.packed(config))",
+        one("data/batches/packed_documents", "test_an_evaluation_reads_every_document_once"),
+    ),
+    Mutant(
+        "documents_are_not_packed_at_the_start",
+        "xlnet_jax/data/batches/mixture.py",
+        "if config.data.whole_documents:\n            self.packed(config)\n            return\n",
+        "if config.data.whole_documents:\n            return\n",
+        one(
+            "data/batches/packed_documents",
+            "test_text_that_no_row_can_hold_or_that_fills_too_few_is_refused",
+        ),
+    ),
+    Mutant(
+        "a_row_of_documents_is_shown_without_floors",
+        "xlnet_jax/commands/inspect.py",
+        "content_TT &= rank_T >= np.asarray(floor)[:, None]",
+        "content_TT &= rank_T >= 0 * np.asarray(floor)[:, None]",
+        one("commands/inspect", "test_a_document_of_a_row_sees_itself_alone"),
+    ),
+    Mutant(
+        "text_of_joined_lines_is_refused_without_its_file",
+        "xlnet_jax/data/prepare/work_unit.py",
+        'f"{where}: {error}; {advice}"',
+        'f"{error}; {advice}"',
+        one("data/prepare/counted", "test_an_unseen_character_is_refused_with_its_file"),
     ),
     Mutant(
         "draws_of_a_document_depend_on_its_place",
@@ -3197,6 +3266,13 @@ MUTANTS = (
         one("commands/texts", "test_scores_from_the_command_line_are_those_of_the_library"),
     ),
     Mutant(
+        "one_order_has_a_spread",
+        "xlnet_jax/commands/texts.py",
+        'if len(score.joint_K) > 1:\n        totals |= {"spread": float(score.joint_K.std(ddof=1))',
+        'if len(score.joint_K) > 0:\n        totals |= {"spread": float(score.joint_K.std(ddof=0))',
+        one("commands/texts", "test_one_order_has_no_spread"),
+    ),
+    Mutant(
         "figure_is_not_drawn_anew",
         "docs/figures/streams.py",
         "rank[j] < rank[p]",
@@ -3449,6 +3525,13 @@ MUTANTS = (
         '"ς"), {"type": "Lowercase"}]',
         '"σ"), {"type": "Lowercase"}]',
         one("convert/tokenizer_json", "test_the_steps_there_change_a_text_as_ours_do[True]"),
+    ),
+    Mutant(
+        "spaces_are_always_removed_there",
+        "xlnet_jax/convert/tokenizer_json.py",
+        "[*spaces] * normalization.remove_space",
+        "[*spaces]",
+        one("convert/tokenizer_json", "test_spaces_that_are_kept_have_no_step"),
     ),
     Mutant(
         "separators_are_no_space_there",
@@ -4334,6 +4417,13 @@ MUTANTS = (
         "if steps and step not in (None, *steps):",
         "if not steps and step is not None:",
         one("checkpoint/store", "test_missing_and_foreign_checkpoints_are_refused"),
+    ),
+    Mutant(
+        "damage_of_an_array_has_no_reason",
+        "xlnet_jax/checkpoint/restore.py",
+        "fault = str(error)",
+        'fault = ""',
+        one("checkpoint/restore", "test_whatever_bit_is_flipped_the_arrays_are_right[16]"),
     ),
     Mutant(
         "arrays_of_the_checkpoint_alone_fit",

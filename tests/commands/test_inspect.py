@@ -66,3 +66,21 @@ def test_an_example_of_every_objective_is_shown_as_it_is(
         assert "9 others" not in printed and "0 others, targets 0 1 2" in printed
     draw(shown, str(tmp_path / "mask.png"))
     assert (tmp_path / "mask.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("objective", ["plm", "mlm"])
+def test_a_document_of_a_row_sees_itself_alone(objective, tmp_path):
+    text = data_fixtures.write(tmp_path, text="Bado.\nKilu menora.\n" * 40)
+    data_fixtures.make_corpus(tmp_path / "corpus", text, document="line", heldout=0.0)
+    whole = {"documents": "whole", "reuse_len": 32, "windows_per_block": 1, "pairs": "none"}
+    data = whole | {"objective": objective, "corpus": str(tmp_path / "corpus")}
+    shown = example(tiny.config(data=data, model={"memory_len": 0}), step=1, row=2)
+    rank, floor = (np.array(shown[name]) for name in ("rank", "floor"))
+    used, same = rank < NEVER, floor == floor[:, None]
+    assert len(set(floor[used])) > 1
+    content, query = visible(shown["rank"], shown["targets"], shown["floor"])
+    assert not content[~same].any() and not query[~same].any()
+    if objective == "mlm":
+        assert (content == same & used & used[:, None]).all()
+    print_example(shown)
+    draw(shown, str(tmp_path / "mask.png"))

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shlex
+import types
 
 import data_fixtures
 import numpy as np
@@ -19,6 +20,7 @@ from xlnet_jax.commands import texts
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import orders
 from xlnet_jax.infer.infill import Passage, text_after
+from xlnet_jax.infer.score import Likelihood
 
 CLM = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
 PROMPTS = ["Bado kilu menora.", "Rave"]
@@ -196,6 +198,22 @@ def test_the_text_after_a_prompt():
     for cut in range(len(ids)):
         new = text_after(tokenizer, ids[:cut], [*ids[cut:], EOD])
         assert tokenizer.decode(ids[:cut]) + new == "Bado kilu menora."
+
+
+def test_one_order_has_no_spread(monkeypatch):
+    """Nor has the order of confidence, by which masked diffusion has a likelihood and no bound."""
+    model = types.SimpleNamespace(tokenizer=data_fixtures.tokenizer(), config=tiny.config())
+    likely = Likelihood(np.arange(2), np.array([[-1.0, -2.0]]))
+    model.score = lambda passages, order="random": [
+        likely._replace(place_U=np.array([2, 1]) if order == "confidence" else None)
+    ]
+    monkeypatch.setattr(texts, "on_all_devices", lambda *_: model)
+    (one,) = texts.score("run", texts=["Bado"])
+    assert one["log_prob"] == -3 and not {"spread", "log_mean_exp", "order"} & one.keys()
+    data = {"objective": "mdm", "reuse_len": 32, "num_predict": 32}
+    model.config = tiny.config(data=data, model={"memory_len": 0})
+    (one,) = texts.score("run", texts=["Bado"], order="confidence")
+    assert one["log_prob"] == -3 and one["order"] == [2, 1] and "spread" not in one
 
 
 def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys):

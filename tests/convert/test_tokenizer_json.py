@@ -59,6 +59,15 @@ def test_pieces_with_their_kinds_and_the_prefix_come_back(prefix):
     assert back.normalizer_spec.add_dummy_prefix == prefix
 
 
+def test_spaces_that_are_kept_have_no_step():
+    with_step, without = (
+        tokenizer_json(model().SerializeToString(), Normalization(remove_space=remove), "t")
+        for remove in (True, False)
+    )
+    spaces, *rest = with_step["normalizer"]["normalizers"]
+    assert spaces["content"] == " " and without["normalizer"]["normalizers"] == rest
+
+
 def test_special_tokens():
     document = tokenizer_json(model().SerializeToString(), Normalization(), "t")
     # Only <mask> takes the space before it, and none is normalised.

@@ -208,6 +208,9 @@ def test_a_window_points_at_the_answer_or_says_there_is_none(answer, family):
     assert any(edge) == (answer != "Bado"), "the first word is in one window"
     assert (output["answer"], output["score"]) == (answer, 0)
     assert task.score(outputs, examples)["best_f1"] == 1
+    # Nor is a start before the context; JSON has no number for what has no answer.
+    (output,) = task.outputs(sure | {"start": start - 24}, rows, examples)
+    assert (output["answer"], output["score"]) == ("", None)
 
 
 @pytest.mark.parametrize(("label", "impossible"), [((), 1), (None, 0)])

@@ -173,3 +173,18 @@ def test_the_first_losses_are_logged_and_then_every_hundredth(size, caplog):
         for r in caplog.records
     ]
     assert said == [(str(step),) * 2 for step in (1, 2, 5, 10, 20, 50, 100, 200, 300)]
+
+
+def test_a_level_that_is_not_known_has_no_line(tmp_path, monkeypatch):
+    """That of a run without held-out text; what is known is drawn all the same."""
+    module, drawn = pytest.importorskip("matplotlib.figure"), []
+
+    class Kept(module.Figure):
+        def savefig(self, *args, **options):
+            drawn.extend(line.get_label() for line in self.axes[0].lines)
+
+    monkeypatch.setattr(module, "Figure", Kept)
+    levels = {"held-out": None, "unigram": 5.0}
+    curves = {"training": ([1, 2], [3.0, 2.5])}
+    progress.write_plot(str(tmp_path / "loss.png"), "title", "step", curves, levels)
+    assert drawn == ["training", "unigram"]

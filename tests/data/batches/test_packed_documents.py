@@ -243,6 +243,14 @@ def test_a_phase_with_other_rows_starts_an_epoch_and_another_batch_size_does_not
     ]
 
 
+def test_text_that_no_row_can_hold_or_that_fills_too_few_is_refused() -> None:
+    corpora = mixture(Text([20]))
+    with pytest.raises(BadInput, match="data.num_predict=1 cannot hold the 3 targets of a piece"):
+        corpora.check(config("bert", "mlm", "spans", num_predict=1))
+    with pytest.raises(BadInput, match="the text has 21 tokens for training: 1 row of documents"):
+        corpora.stream(config()).check(2, ["the text"])
+
+
 @pytest.mark.parametrize("objective", ["clm", "mdm"])
 def test_an_evaluation_reads_every_document_once(objective: str) -> None:
     of_run, corpora = config(objective=objective, order="spans"), mixture()

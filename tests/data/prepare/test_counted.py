@@ -96,7 +96,7 @@ def test_text_that_changes_after_it_was_counted_is_refused(tmp_path, monkeypatch
 
 
 def test_an_unseen_character_is_refused_with_its_file(tmp_path):
-    known, unseen = data.write(tmp_path, a="the plain active voice\n", b="plain\n\nnaïve\n")
+    known, unseen = data.write(tmp_path, a="theplainactivevoice\n", b="plain\n\nnaïve\n")
     settings = {"tokenizer": None, "vocabulary": "characters", "heldout": 0.0}
     data.make_corpus(tmp_path / "c", [known], **settings)
     made = {"tokenizer": str(tmp_path / "c" / "vocabulary.json"), "heldout": 0.0}
@@ -104,6 +104,10 @@ def test_an_unseen_character_is_refused_with_its_file(tmp_path):
         BadInput, match=r"b.txt, line 3: character '\\xef' \(U\+00EF\) is not in the voc"
     ):
         data.make_corpus(tmp_path / "d", [unseen], **made)
+    # A space between two lines is in neither.
+    (joined,) = data.write(tmp_path, c="plain\nvoice\n")
+    with pytest.raises(BadInput, match=r"c.txt: character ' ' \(U\+0020\) is not in the voc"):
+        data.make_corpus(tmp_path / "f", [joined], **made, unwrap=True)
     with pytest.raises(BadInput, match="is one of characters, not of words"):
         data.make_corpus(tmp_path / "e", [unseen], **made, vocabulary="words")
 

@@ -91,6 +91,9 @@ def test_empty_sequences_may_be_left_out(tmp_path):
     of = reader("replace")
     found, _ = documents(tmp_path / "a.fa", ">a\n>b\nMKV\n>c\n*\n", of=of)
     assert (found, of.empty) == ([[["MKV"]]], 2)
+    of = reader("replace")
+    found, _ = documents(tmp_path / "b.fa", "\n\n", of=of)
+    assert not found and not of.empty, "a file without a name has no sequence, also no empty one"
 
 
 def corpora_of(folder, lines, **settings):
