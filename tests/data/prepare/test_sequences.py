@@ -74,7 +74,7 @@ def test_a_sequence_is_a_document_wherever_the_file_is_cut(tmp_path, name, unit_
         (">a\nMK-V\n", "line 2: '-' in the sequence 'a'"),
         (">a\nMK.V\n", r"line 2: '\.' in the sequence 'a'"),
         (">a\nMK V\n", "line 2: ' ' in the sequence 'a'"),
-        (";made by x\n>a\nMKV\n", "line 1: ';' in the sequence ''; .* digits and comments"),
+        (";made by x\n>a\nMKV\n", "line 1: .* a line >NAME before it, and comments are not read"),
         (">a\nMKé\n", "line 2: 'é' in the sequence 'a'"),
         (">a\nMK*\nV\n", r"line 3: '\*' in the sequence 'a'"),
         (">a\nMK**\n", r"line 2: '\*' in the sequence 'a'"),

@@ -226,7 +226,9 @@ class TextReader:
             if is_text:
                 self.dropped.update(marks.count(text, self.cleaned))
             for line, raw_line in zip(text.split("\n"), raw.split(b"\n"), strict=True):
-                yield offset, line
+                # Old Mac files end their lines with a lone carriage return.
+                for ended in line.rstrip("\r").split("\r"):
+                    yield offset, ended
                 offset += len(raw_line) + 1
 
     def _paragraphs(
@@ -236,8 +238,10 @@ class TextReader:
         is `line`, as a list with its place.
         """
         size = 0
+        # A record may have such ends too.
+        ended = ((place, line) for place, whole in lines for line in whole.rstrip("\r").split("\r"))
         for is_blank, run in itertools.groupby(
-            _ended(lines), lambda each: not each[1] or each[1].isspace()
+            ended, lambda each: not each[1] or each[1].isspace()
         ):
             for paragraph in [] if is_blank else zip(run) if document == "line" else [run]:
                 read, start = list[str](), None
@@ -290,7 +294,7 @@ class TextReader:
 
         def of_file() -> Iterator[str]:
             nonlocal offset
-            for start, line in _ended(self._lines(part, is_text=False)):
+            for start, line in self._lines(part, is_text=False):
                 offset = start
                 yield f"{line}\n"
 
@@ -308,12 +312,18 @@ class TextReader:
         place for them.
         """
         name, start, read = "", part.start, list[str]()
-        for offset, line in _ended(self._lines(part, is_text=False)):
+        for offset, line in self._lines(part, is_text=False):
             line, is_name = line.rstrip(), line.startswith(">")
             if is_name:
                 if name:
                     yield self._sequence(part, start, name, read), start
                 name, start, read = line[1:].strip(), offset, []
+            if line and not name:
+                raise part.bad_line(
+                    offset,
+                    "a sequence without a name; it needs a line >NAME before it, and "
+                    "comments are not read",
+                )
             if line and not is_name:
                 wrong = _NO_LETTER.search(line.removesuffix("*"))
                 # Only the last line of a sequence may end with `*`.
@@ -321,13 +331,9 @@ class TextReader:
                     raise part.bad_line(
                         offset,
                         f"{wrong[0] if wrong else '*'!r} in the sequence {name!r:.60}; remove all "
-                        "but letters, such as gaps, digits and comments ('*' may be at the end)",
+                        "but letters, such as gaps and digits ('*' may be at the end)",
                     )
                 read.append(line)
-            if line and not name:
-                raise part.bad_line(
-                    offset, "a sequence without a name; it needs a line >NAME before it"
-                )
         if name:
             yield self._sequence(part, start, name, read), start
 
@@ -382,11 +388,6 @@ class TextReader:
         text = raw.decode(encoding, "replace")
         self.replaced += text.count("\ufffd") - raw.count("\ufffd".encode())
         return text
-
-
-def _ended(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Cuts lines at lone carriage returns, which end the lines of old Mac files."""
-    return ((place, line) for place, whole in lines for line in whole.rstrip("\r").split("\r"))
 
 
 def wrapped(sentences: Sequence[str]) -> str | None:
