@@ -147,8 +147,7 @@ class TextReader:
             self.place = place
             if not document:
                 if self.rules.errors == "strict":
-                    bad = part.bad_line if kind == "table" else part.bad
-                    raise bad(
+                    raise part.bad_line(
                         place,
                         "an empty document; leave such documents out with --errors=replace",
                     )
