@@ -2669,6 +2669,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a_mutation_asks_only_for_the_number_of_pieces",
+        "xlnet_jax/library.py",
+        "[len(self.tokenizer.pieces[id]) for id in ids] != [1] * len(text)",
+        "len(ids) != len(text)",
+        one("infer/mutations", "test_pieces_that_are_no_characters_are_refused"),
+    ),
+    Mutant(
         "a_text_is_never_masked_whole",
         SCORE,
         "/ draws * U)",
@@ -3853,6 +3860,13 @@ MUTANTS = (
         'text if offset else text.removeprefix("\\ufeff")',
         "text",
         one("data/prepare/text", "test_old_mac_lines_and_byte_order_mark"),
+    ),
+    Mutant(
+        "an_old_mac_ends_no_line_of_a_fasta",
+        "xlnet_jax/data/prepare/text.py",
+        'line.rstrip("\\r").split("\\r"):',
+        "[line]:",
+        one("data/prepare/sequences", "test_lines_of_an_old_mac_end_with_a_carriage_return"),
     ),
     Mutant(
         "documents_without_pieces_are_not_counted",

@@ -366,7 +366,9 @@ class Model:
 
         Raises BadInput for a mutation that does not fit the text, and as `log_prob`.
         """
-        rows, known = [], np.ones((len(mutations), len(text)), bool)
+        self._texts([text]), self._texts(mutations)
+        wild, rows = self._characters(text, "the text"), []
+        known = np.ones((len(mutations), len(text)), bool)
         named = {f"{old}{place}": place - 1 for place, old in enumerate(text, 1)}
         for mutation, known_N in zip(mutations, known, strict=True):
             letters = list(text)
@@ -378,12 +380,26 @@ class Model:
                         "write A42G if its 42nd character is A"
                     )
                 letters[at], known_N[at] = part[-1], False
-            rows.append(self.tokenizer.encode("".join(letters)).tolist())
-        wild = [self.tokenizer.encode(text).tolist()] * len(rows)
+            rows.append(self._characters("".join(letters), f"mutation {mutation!r}"))
         # The random orders of a text depend on its number: a pair has the same.
         options = {"order": "random", "orders": orders, "seed": seed}
-        found = (self.log_prob(each, known.tolist(), **options) for each in (rows, wild))
+        pair = rows, [wild] * len(rows)
+        found = (self.log_prob(each, known.tolist(), **options) for each in pair)
         return list(map(Effect, *found))
+
+    def _characters(self, text: str, name: str) -> list[int]:
+        """Returns the ids of a text. Raises BadInput unless each is a single character."""
+        try:
+            ids = self.tokenizer.encode(text).tolist()
+        except BadInput as error:
+            raise BadInput(f"{name}: {error}") from error
+        if [len(self.tokenizer.pieces[id]) for id in ids] != [1] * len(text):
+            raise BadInput(
+                f"{name}: its characters are not the pieces of the vocabulary; take a model whose "
+                "corpus was prepared with --vocabulary=characters, and a text without spaces "
+                "at its ends"
+            )
+        return ids
 
     def elbo(self, texts: Sequence[str | Passage], **options: Any) -> list[Bound]:
         """Returns a lower bound on the log-likelihood of texts or passages: the `score` of masked

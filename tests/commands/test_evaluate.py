@@ -19,6 +19,7 @@ from xlnet_jax.commands.evaluate import under_distribution
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.errors import BadInput
+from xlnet_jax.objectives import CLM
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train import evaluation
 from xlnet_jax.train.sliding import windows
@@ -159,6 +160,17 @@ def test_another_distribution_keeps_the_segment():
         assert (data.reuse_len, data.num_predict) == expected
     with pytest.raises(BadInput, match="is for models of data.objective=plm, but this"):
         under_distribution(CAUSAL, "uniform")
+
+
+@pytest.mark.parametrize("option", ["--context", "--streams"])
+def test_options_that_read_across_documents_are_for_streams(option):
+    evaluation.check_objective(CAUSAL, CLM, option)
+    data = {"objective": "clm", "documents": "whole", "pairs": "none", "windows_per_block": 1}
+    layout = {"reuse_len": 32, "num_predict": 32}
+    config = tiny.config(model={"memory_len": 0}, data=data | layout)
+    with pytest.raises(BadInput, match=f"{option} reads text across documents, but this model"):
+        evaluation.check_objective(config, CLM, option)
+    evaluation.check_objective(config, CLM, "--segment_len")
 
 
 @pytest.mark.parametrize(

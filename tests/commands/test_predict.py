@@ -337,7 +337,7 @@ BAD = [
         "classification",
         {"a.tsv": "text\tid\nbame\t1\nno\nkiki\t3\n"},
         3,
-        "1 columns, and the first row has 2",
+        "columns: 1, but the first row has 2",
     ),
     ("text_to_text", {"a.txt": "bame\n\nkiki\n"}, 2, "a text is empty"),
 ]

@@ -52,6 +52,12 @@ def test_the_first_part_that_is_not_matched_is_named():
         cutter("(?!)")("a")
 
 
+def test_a_pattern_with_too_many_ways_to_match_is_refused():
+    """The library panics, and a panic is no Exception."""
+    with pytest.raises(Unseen, match=r"^pattern .* takes too long on 'C+!' \(.*retry-limit"):
+        cutter("(C+)+O|C|!")("C" * 40 + "!")
+
+
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [

@@ -89,7 +89,9 @@ def test_what_a_vocabulary_lacks_is_refused(tmp_path):
         opened.encode_normalized(["ab", "é"])
     with pytest.raises(Unseen, match="byte 0xC3 is not"):
         made(tmp_path / "b", "bytes", ["ab"]).encode("aé")
-    with pytest.raises(BadInput, match="--vocab_size=11 is too small: this text has 3 characters"):
+    with pytest.raises(
+        BadInput, match="--vocab_size=11 is too small: this text has 3 characters and 9 special"
+    ):
         vocabulary.write_counted(
             str(tmp_path / "c.json"), "characters", {"a": 1, "b": 1, "c": 2}, 11, False
         )

@@ -342,7 +342,7 @@ def test_the_short_rows_of_qqp_are_left_out_and_counted(tmp_path, caplog):
     )
     # A short row of another file may be any mistake.
     path = _write(tmp_path, "a.tsv", "sentence\tlabel\ngood\ta\nbad\n")
-    assert "row 3: 1 columns, and the first row has 2" in _read("labelled", "", path)
+    assert "row 3: columns: 1, but the first row has 2" in _read("labelled", "", path)
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_masked_diffusion_reads_texts_between_cls_and_sep(models):
         ("gpt2", "pseudo_score", TEXT, {}, "use `score`"),
         ("gpt2", "elbo", TEXT, {}, "data.objective=clm and has no bound; use `score`"),
         ("gpt2", "score", TEXT, {"draws": 2}, "draws=2: a model of data.objective=clm has a like"),
-        ("gpt2", "generate", TEXT * 3, {}, "new tokens included; shorten it"),
+        ("gpt2", "generate", TEXT * 3, {}, "new and special ones included; shorten it"),
         ("diffusion", "pseudo_score", TEXT, {}, "use `elbo`"),
         ("diffusion", "score", TEXT, {}, "has a bound on the likelihood; use `elbo`"),
         ("diffusion", "elbo", TEXT, {"orders": 2}, "orders=2: a model of data.objective=mdm has"),

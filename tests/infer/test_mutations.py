@@ -1,8 +1,10 @@
 """Mutants against the wild type, from the likelihoods of their positions in every order."""
 
+import dataclasses
 import itertools
 import math
 
+import data_fixtures
 import numpy as np
 import pytest
 import tiny
@@ -77,7 +79,10 @@ def test_a_mutant_is_compared_with_the_wild_type_in_the_same_orders(model, mutat
         ("A1G:A1C", "'A1C' is no change"),
         ("C2", "'C2' is no change"),
         ("", "'' is no change"),
-        ("C2Z", "character 'Z' (U+005A) is not in the vocabulary"),
+        ("C2Z", "mutation 'C2Z': character 'Z' (U+005A) is not in the vocabulary"),
+        ("C2c", "mutation 'C2c': character 'c' (U+0063) is not in the vocabulary"),
+        ("A8 ", "mutation 'A8 ': character ' '"),
+        (None, "text 2: NoneType where a string is expected"),
     ],
 )
 def test_a_mutation_that_does_not_fit_is_one_line(model, mutation, message):
@@ -85,3 +90,16 @@ def test_a_mutation_that_does_not_fit_is_one_line(model, mutation, message):
         model.mutations(WILD, ["C2W", mutation])
     assert message in str(raised.value) and "\n" not in str(raised.value)
     assert model.mutations(WILD, []) == []
+
+
+def test_pieces_that_are_no_characters_are_refused(model):
+    """Also where there are as many of them by chance: the space before the word is a piece."""
+    other = dataclasses.replace(model, tokenizer=data_fixtures.tokenizer())
+    assert len(other.tokenizer.encode("a21")) == 3
+    for text in ("a21", "Bado kilu"):
+        with pytest.raises(BadInput, match="^the text: its characters are not the pieces"):
+            other.mutations(text, [])
+    with pytest.raises(BadInput, match="^the text: character ' '"):
+        model.mutations(" AC", [])
+    with pytest.raises(BadInput, match="put it into a list"):
+        model.mutations(WILD, "C2W")

@@ -173,6 +173,8 @@ def _next(workdir: str, step: int) -> str | None:
         command, words = "generate", " --tokens=50 'The end of the'"
     if config.model.member.parts.positions == "per_layer":  # has no memory to generate with
         command, words = "evaluate", ""
+    if config.data.whole_documents:  # perhaps proteins, whose characters are no English
+        command, words = "score", " --input=FILE"
     if step < config.train.steps:
         command, words = "train", ""
     if not config.pretrains:  # a task's `step` is the best, not the last

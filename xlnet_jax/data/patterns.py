@@ -51,7 +51,13 @@ def cutter(pattern: str) -> Callable[[str], list[str]]:
     matches = pre_tokenizers.Split(whole, "removed", invert=True)
 
     def cut(text: str) -> list[str]:
-        found = matches.pre_tokenize_str(text)
+        try:
+            found = matches.pre_tokenize_str(text)
+        except BaseException as error:
+            # The library panics where a pattern has too many ways to match; that is no Exception.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise Unseen(f"{shown} takes too long on {text!r:.60} ({summary(error)})") from error
         end = 0
         for _, (start, after) in [*found, ("", (len(text), 0))]:
             if start > end:

@@ -389,7 +389,8 @@ def write_counted(
     if level != "words" and len(plain) > room:
         raise BadInput(
             f"--vocab_size={bound} is too small: this text has {len(plain)} "
-            f"{'pieces' if level == 'pattern' else level}; leave the option out"
+            f"{'pieces' if level == 'pattern' else level} and {_FIRST} special pieces; leave the "
+            "option out"
         )
     kept = ends | {piece: counts[piece] for piece in plain[:room]}
     write_pieces(path, level, kept, verbatim, pattern)

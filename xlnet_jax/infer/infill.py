@@ -169,7 +169,8 @@ def prompt(
         limit = f"the model reads {longest} tokens at most"
         if room < 1:
             raise BadInput(
-                f"text {number} has {len(ids)} tokens, and {limit}, new tokens included; shorten it"
+                f"text {number} has {len(ids)} tokens, and {limit}, new and special ones included; "
+                "shorten it"
             )
         log.warning("text %d ends after %s: %s", number, quantity(room, "new token"), limit)
         tokens = room

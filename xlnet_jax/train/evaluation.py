@@ -51,6 +51,8 @@ log = logging.getLogger("xlnet_jax")
 FINAL_BLOCKS = 512
 """Default number of blocks to score if only the last step is evaluated."""
 
+_OF_STREAMS = ("--context", "--target_share", "--streams")
+
 
 def configured(
     workdir: str, overrides: Sequence[str], batch_size: int | None, step: int | None
@@ -65,11 +67,18 @@ def configured(
 def check_objective(
     config: Config, objective: Objective, option: str, name: str = "this model"
 ) -> None:
-    """Raises BadInput unless the model has the `objective` that `option` needs."""
+    """Raises BadInput unless the model has the `objective` that `option` needs, and reads a stream
+    if `option` does.
+    """
     if config.objective != objective:
         raise BadInput(
             f"{option} is for models of data.objective={objective.name}, but {name} has "
             f"data.objective={config.data.objective}; leave it out"
+        )
+    if config.data.whole_documents and option in _OF_STREAMS:
+        raise BadInput(
+            f"{option} reads text across documents, but {name} has data.documents=whole and reads "
+            "single documents; leave it out"
         )
 
 

@@ -120,10 +120,12 @@ class SlidingLoss:
     ) -> None:
         config = recipe.config
         model = recipe.model
-        if config.model.member.parts.positions != "per_layer":
+        if config.model.member.parts.positions != "per_layer" or config.data.whole_documents:
             raise BadInput(
-                f"model.architecture={config.model.architecture}: only models with positions "
-                "learned at every layer (vanilla) slide one token at a time; leave --sliding out"
+                f"model.architecture={config.model.architecture}, "
+                f"data.documents={config.data.documents}: only models with positions learned at "
+                "every layer (vanilla), trained on a stream (joined), slide one token at a time; "
+                "leave --sliding out"
             )
         mixture.check(config)
         self._context = context = config.data.segment_len

@@ -74,6 +74,7 @@ def test_a_sequence_is_a_document_wherever_the_file_is_cut(tmp_path, name, unit_
         (">a\nMK-V\n", "line 2: '-' in the sequence 'a'"),
         (">a\nMK.V\n", r"line 2: '\.' in the sequence 'a'"),
         (">a\nMK V\n", "line 2: ' ' in the sequence 'a'"),
+        (";made by x\n>a\nMKV\n", "line 1: .* a line >NAME before it, and comments are not read"),
         (">a\nMKé\n", "line 2: 'é' in the sequence 'a'"),
         (">a\nMK*\nV\n", r"line 3: '\*' in the sequence 'a'"),
         (">a\nMK**\n", r"line 2: '\*' in the sequence 'a'"),
@@ -85,6 +86,11 @@ def test_a_sequence_is_a_document_wherever_the_file_is_cut(tmp_path, name, unit_
 def test_what_is_no_sequence_is_refused_with_its_line_in_the_file(tmp_path, name, content, message):
     with pytest.raises(BadInput, match=f"^{tmp_path}/{name}, {message}"):
         documents(tmp_path / name, content, unit_bytes=1)
+
+
+def test_lines_of_an_old_mac_end_with_a_carriage_return(tmp_path):
+    found, _ = documents(tmp_path / "a.fa", ">a\rMKV\rLL*\r>b\r\rMK\r")
+    assert found == [[["MKVLL"]], [["MK"]]]
 
 
 def test_empty_sequences_may_be_left_out(tmp_path):
@@ -154,7 +160,7 @@ def test_a_vocabulary_of_a_pattern_has_its_matches(tmp_path, capsys):
     data.make_corpus(tmp_path / "again", [text], document="line", **given)
     again = Corpus(str(tmp_path / "again"))
     assert again.tokenizer.decode(again.read([0], 10)[0][0]) == "CC(=O)Oc1c"
-    with pytest.raises(BadInput, match="--pattern=C is for .* a tokenizer of the same pattern"):
+    with pytest.raises(BadInput, match="--pattern=C needs .* a --tokenizer of the same pattern"):
         data.make_corpus(tmp_path / "b", [text], document="line", pattern="C", **given)
     bad = tmp_path / "bad.txt"
     for line, message in (
@@ -185,7 +191,7 @@ def test_a_vocabulary_of_a_pattern_has_its_matches(tmp_path, capsys):
         ({"pattern": "("}, "does not compile"),
         ({"pattern": ""}, "matches the empty string"),
         ({"pattern": "(?!)"}, "a.txt, line 1: pattern .* does not match 'CC'"),
-        ({"pattern": "C", "vocabulary": "characters"}, "--pattern=C is for --vocabulary=pattern"),
+        ({"pattern": "C", "vocabulary": "characters"}, "--pattern=C needs --vocabulary=pattern"),
         ({"pattern": "C", "vocab_size": 9}, "--vocab_size=9 is too small: this text has 1 pieces"),
     ],
 )

@@ -40,9 +40,10 @@ def test_quotes_mean_nothing_in_a_tsv(tmp_path):
             "id,smiles\n1,CCO\n",
             "line 1: no field 'text', but 'id', 'smiles'; choose one with --field",
         ),
-        ("id,text\n1,C\n\n2\n", "line 4: 1 columns, and the first row has 2"),
-        ('id,text\n1,"C\nC"\n2,C,C\n', "line 4: 3 columns, and the first row has 2"),
-        ('id,text\n1,"C"C\n', "row 2: "),
+        ("id,text\n1,C\n\n2\n", "line 4: columns: 1, but the first row has 2; correct the row"),
+        ('id,text\n1,"C\nC"\n2,C,C\n', "line 4: columns: 3, but the first row has 2"),
+        ('id,text\n1,"C"C\n', "row 2: .*; correct its quotes"),
+        ('id,text\n1,"CC\n2,C\n', "row 2: unexpected end of data; correct its quotes"),
         ("text,text\n1,C\n", "row 1: two columns are called 'text'; rename one"),
         ("id,text\n1,C\n2, \n", "line 3: an empty document; leave .* --errors=replace"),
     ],
@@ -51,6 +52,12 @@ def test_quotes_mean_nothing_in_a_tsv(tmp_path):
 def test_bad_rows_are_refused_with_their_line(tmp_path, name, content, message):
     with pytest.raises(BadInput, match=rf"{name}, {message}"):
         documents(tmp_path / name, content)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_lines_of_an_old_mac_end_with_a_carriage_return(tmp_path, name):
+    content = "id,text\r1,CCO\r\r2,CN\r".replace(",", "," if name == "a.csv" else "\t")
+    assert documents(tmp_path / name, content)[0] == [[["CCO"]], [["CN"]]]
 
 
 def test_empty_rows_may_be_left_out(tmp_path):

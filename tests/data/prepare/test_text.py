@@ -248,21 +248,21 @@ def test_document_that_is_too_long(tmp_path, monkeypatch, rule, suffix, content,
 
 
 @pytest.mark.parametrize(
-    ("document", "content", "place", "documents"),
+    ("document", "content", "line", "documents"),
     [
-        ("file", "", 0, 0),
-        ("file", "\u0301\n\n", 0, 0),
-        ("blank_line", "a\n\n \n\u0301\n\u0301\n\nb\n", 5, 2),
+        ("file", "", 1, 0),
+        ("file", "\u0301\n\n", 1, 0),
+        ("blank_line", "a\n\n \n\u0301\n\u0301\n\nb\n", 4, 2),
         ("line", "a\n\n\u0301\nb", 3, 2),
-        ("line", "a\rb\n\u0301", 4, 2),
+        ("line", "a\rb\n\u0301", 2, 2),
     ],
 )
 @pytest.mark.parametrize("block", [1, 1 << 20])
-def test_empty_documents(tmp_path, monkeypatch, document, content, place, documents, block):
+def test_empty_documents(tmp_path, monkeypatch, document, content, line, documents, block):
     monkeypatch.setattr(sources, "_BLOCK", block)
     with pytest.raises(
         BadInput,
-        match=f"a.txt, byte {place}: an empty document; leave .* out with --errors=replace",
+        match=f"a.txt, line {line}: an empty document; leave .* out with --errors=replace",
     ):
         _documents(tmp_path, content, document)
     found, reader = _documents(tmp_path, content, document, errors="replace")
@@ -288,7 +288,8 @@ def test_empty_documents(tmp_path, monkeypatch, document, content, place, docume
 )
 def test_bad_json(tmp_path, line, message):
     content = f'{{"text": "a"}}\n{line}\n{{"text": "b"}}\n'
-    with pytest.raises(BadInput, match=re.escape(f"a.jsonl, byte 14: {message}")) as error:
+    where = "line 2" if "empty" in message else "byte 14"
+    with pytest.raises(BadInput, match=re.escape(f"a.jsonl, {where}: {message}")) as error:
         _documents(tmp_path, content, suffix="jsonl")
     assert "\n" not in str(error.value) and len(str(error.value)) < 1500
 

@@ -230,8 +230,8 @@ def _pattern(options: PrepareOptions, level: str, given: Tokenizer | None) -> st
         patterns.cutter(pattern)
     if options.pattern not in (None, pattern):
         raise BadInput(
-            f"--pattern={options.pattern} is for --vocabulary=pattern, and for a tokenizer of the "
-            "same pattern; leave it out"
+            f"--pattern={options.pattern} needs --vocabulary=pattern, or a --tokenizer of the same "
+            "pattern; give one of them, or leave --pattern out"
         )
     return pattern
 
@@ -355,7 +355,7 @@ def _check_any(train: int, held_out: int) -> None:
     if not train and held_out:
         raise BadInput(
             f"all of the text ({quantity(held_out, 'document')}) fell to the "
-            "held-out split; choose another folder and a smaller --heldout"
+            "held-out split; choose another --output and a smaller --heldout"
         )
     if not train:
         raise BadInput("the inputs hold no text")

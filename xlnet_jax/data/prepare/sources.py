@@ -124,7 +124,8 @@ def find_sources(
             )
         except OSError as error:
             raise BadInput(f"input {name}: {summary(error)}") from error
-        advice = f"give a pattern such as '{name.rstrip('/')}/**/*.md'"
+        suffix = os.path.splitext(min(others or [""]))[1]
+        advice = f"give a pattern such as '{name.rstrip('/')}/**/*{suffix}'"
         if not of_name and others is not None:
             raise BadInput(f"input {name}: this folder holds no {wanted} file; {advice}")
         if not of_name:

@@ -46,9 +46,9 @@ def rows(
                     f"{path}, row {number}: two columns are called {twice[0][:60]!r}; rename one"
                 )
     except csv.Error as error:
-        raise BadInput(f"{path}, row {number + 1}: {summary(error)}") from error
+        raise BadInput(f"{path}, row {number + 1}: {summary(error)}; correct its quotes") from error
 
 
 def ragged(names: Sequence[str], row: Sequence[str]) -> str:
     """Returns the message for a row with more or fewer values than names."""
-    return f"{len(row)} columns, and the first row has {len(names)}"
+    return f"columns: {len(row)}, but the first row has {len(names)}; correct the row"

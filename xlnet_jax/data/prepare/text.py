@@ -148,8 +148,7 @@ class TextReader:
             self.place = place
             if not document:
                 if self.rules.errors == "strict":
-                    bad = part.bad_line if kind == "table" else part.bad
-                    raise bad(
+                    raise part.bad_line(
                         place,
                         "an empty document; leave such documents out with --errors=replace",
                     )
@@ -220,7 +219,9 @@ class TextReader:
             if is_text:
                 self.dropped.update(marks.count(text, self.cleaned))
             for line, raw_line in zip(text.split("\n"), raw.split(b"\n"), strict=True):
-                yield offset, line
+                # Old Mac files end their lines with a lone carriage return.
+                for ended in line.rstrip("\r").split("\r"):
+                    yield offset, ended
                 offset += len(raw_line) + 1
 
     def _paragraphs(
@@ -230,7 +231,7 @@ class TextReader:
         is `line`, as a list with its place.
         """
         size = 0
-        # Old Mac files end their lines with a lone carriage return.
+        # A record may have such ends too.
         ended = ((place, line) for place, whole in lines for line in whole.rstrip("\r").split("\r"))
         for is_blank, run in itertools.groupby(
             ended, lambda each: not each[1] or each[1].isspace()
@@ -312,7 +313,9 @@ class TextReader:
                 name, start, sequence = line[1:].strip(), offset, ""
             if line and not name:
                 raise part.bad_line(
-                    offset, "a sequence without a name; it needs a line >NAME before it"
+                    offset,
+                    "a sequence without a name; it needs a line >NAME before it, and "
+                    "comments are not read",
                 )
             if line and not is_name:
                 # A line may follow one that ends with `*`.
