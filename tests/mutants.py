@@ -2625,7 +2625,7 @@ MUTANTS = (
     Mutant(
         "what_is_known_counts_as_predicted",
         "xlnet_jax/commands/compare.py",
-        "(bytes_NT * unknown_places(measure, tokens_NT.shape))",
+        "(bytes_NT * unknown_places(measure, tokens_NT))",
         "bytes_NT",
         one("commands/compare", "test_a_killed_comparison_goes_on_and_its_page_loads_nothing"),
     ),

@@ -340,11 +340,6 @@ class Model:
                     f"text {number}: id {special.mask} (<mask>) is a gap, and only words have "
                     "a likelihood; give the ids whose likelihood is wanted, or fill it with `fill`"
                 )
-        if self.config.objective.causal and self._frame:
-            rows = [
-                (np.append(ids_N, np.int32(special.eod)), np.append(known_N, False))
-                for ids_N, known_N in rows
-            ]
         warn_of_order(self.config, known, asked.order)
         count = len(rows) * (asked.draws if bound else asked.orders)
         with self._ready((tokens, known), count) as (config, params, done):

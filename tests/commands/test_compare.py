@@ -151,7 +151,7 @@ def test_a_killed_comparison_goes_on_and_its_page_loads_nothing(words, scored, t
     difference_N = [1 / math.log(2) / bytes_NT[0].sum(), 0, 0]
     assert left["spread"] == pytest.approx(np.std(difference_N, ddof=1))
     half = result["systems"]["diffusion"]["1"]["measures"]["half"]
-    given_NT = known_places(bytes_NT.shape, 0.5)
+    given_NT = known_places(bytes_NT, 0.5)
     assert half["bits_per_byte"] == pytest.approx(61 / math.log(2) / (bytes_NT * ~given_NT).sum())
 
     page = page_of(result["page"])
@@ -239,7 +239,7 @@ def test_what_does_not_compare_is_refused_in_one_line(words, scored, tmp_path, c
     )
     causal = f"--configs={tmp_path}/causal.py"
     for changed, what in [
-        (f"{causal},{tmp_path}/small.py", "small has 100: they cannot be compared"),
+        (f"{causal},{tmp_path}/small.py", "'small': (100, 'joined')}: such systems cannot be compared"),
         (causal, "is one configuration; name two"),
         (f"{causal},{tmp_path}/causal.py", "two files with the name causal"),
         (f"{causal},", "has an empty name; separate files by single commas"),

@@ -71,7 +71,7 @@ def test_joint_likelihoods_equal_those_of_the_library_window_by_window(run, caps
 
     corpus = Mixture((Corpus(data_fixtures.corpus_path(), "heldout"),))
     tokens = windows(corpus, 32, 3, every=32)
-    known = joint.known_places(tokens.shape, 0.5)
+    known = joint.known_places(tokens, 0.5)
     model = xlnet_jax.load(run)
     left, backwards = (model.log_prob(tokens, known, order=order) for order in ("left", "reversed"))
     several = np.stack([each.joint_K for each in model.log_prob(tokens, known, orders=4)])
@@ -114,12 +114,13 @@ def test_windows_are_evenly_spaced():
 
 
 def test_the_same_share_is_unknown_in_every_window_at_other_places():
-    known = joint.known_places((500, 32), 0.25)
+    tokens_NT = np.zeros((500, 32), int)
+    known = joint.known_places(tokens_NT, 0.25)
     assert (known.sum(axis=1) == 24).all() and len(np.unique(known, axis=0)) > 490
     assert abs(known.mean(axis=0) - 0.75).max() < 0.1
-    assert (joint.known_places((5, 32), 0.001).sum(axis=1) == 31).all()
-    assert not joint.known_places((5, 32), 1.0).any()
-    np.testing.assert_array_equal(joint.known_places((7, 32), 0.25), known[:7])
+    assert (joint.known_places(tokens_NT[:5], 0.001).sum(axis=1) == 31).all()
+    assert not joint.known_places(tokens_NT[:5], 1.0).any()
+    np.testing.assert_array_equal(joint.known_places(tokens_NT[:7], 0.25), known[:7])
 
 
 def test_another_distribution_keeps_the_segment():

@@ -81,7 +81,7 @@ def test_half_is_asked_in_random_orders_and_a_model_without_memory_reads_each_se
     for memory_len in (T, 0):
         made, config = scorer(V, "plm", memory_len=memory_len), configured("plm", memory_len)
         found = estimate(made, config, "half", tokens_NT, orders=2)
-        asked = unknown_places("half", tokens_NT.shape)
+        asked = unknown_places("half", tokens_NT)
         assert (asked.sum(axis=1) == T).all()
         cuts = [slice(0, 2 * T)] if memory_len else [slice(0, T), slice(T, 2 * T)]
         parts = [

@@ -74,9 +74,11 @@ class Terms(NamedTuple):
     equal: str = "flops"
     """Unit of the training cost, which is equal for all systems: flops or tokens."""
     windows: int = 32
-    """Number of held-out windows."""
+    """Number of held-out windows, or whole documents."""
     length: int | None = None
-    """Tokens of a window; None = the largest number that every system reads at a time."""
+    """Tokens of a window, or of the longest document; None = the largest number that every system
+    reads at a time.
+    """
     orders: int = 2
     """Number of random orders of the measure `half`."""
 
@@ -115,11 +117,13 @@ def compare(
     systems = equal_budgets(load_systems(configs, corpus, overrides), asked.equal)
     tuned = load_tasks(finetune)
     workdirs.check_folder(workdir, ours=(RESULT,), what="comparison")
-    heldout = open_mixture(next(iter(systems.values())), "heldout", weighted=False)
-    length = asked.length or min(
-        text_tokens_at_once(config.parts[-1]) for config in systems.values()
-    )
-    tokens_NT = sliding.windows(heldout, length, asked.windows, every=length)
+    first, *_ = systems.values()
+    heldout, whole = open_mixture(first, "heldout", weighted=False), first.data.whole_documents
+    at_once = min(text_tokens_at_once(config.parts[-1]) for config in systems.values())
+    length = asked.length or at_once
+    if whole:  # no document is cut
+        length = min(length, at_once)
+    tokens_NT = sliding.windows(heldout, length, asked.windows, length, whole)
     asked = asked._replace(windows=len(tokens_NT), length=length)
     result = asked._asdict() | {"corpus_sha256": heldout.sha256}
     claim_folder(workdir, systems, result)
@@ -136,6 +140,8 @@ def compare(
         for task, config in tuned.items():
             fine_tune_run(config, folder, os.path.join(workdir, name, task, str(seed)), seed)
     result["systems"] = read_runs(workdir, systems, [*tuned], unit_bytes(heldout, tokens_NT))
+    if whole:
+        result["length_modelled"] = [name for name in systems if systems[name].objective.causal]
     result["differences"] = all_differences(result["systems"], [*tuned])
     result["page"] = os.path.join(workdir, PAGE)
     with files.translate_errors(workdir):
@@ -146,7 +152,7 @@ def compare(
 
 def load_systems(paths: str, corpus: str, overrides: Sequence[str]) -> Systems:
     """Returns the configurations by name. Raises BadInput unless there are two or more, with one
-    vocabulary.
+    vocabulary and one kind of documents.
     """
     words = [*overrides, f"--config.data.corpus={workdirs.absolute(corpus)}"]
     # The budget sets the steps of the other configurations, which may have phases.
@@ -158,13 +164,14 @@ def load_systems(paths: str, corpus: str, overrides: Sequence[str]) -> Systems:
         raise BadInput(
             f"--configs={paths} is one configuration; name two or more, separated by commas"
         )
-    (first, config), *others = systems.items()
-    for name, other in others:
-        if other.model.vocab_size != config.model.vocab_size:
-            raise BadInput(
-                f"{first} has model.vocab_size={config.model.vocab_size}, and {name} has "
-                f"{other.model.vocab_size}: they cannot be compared; use one vocabulary"
-            )
+    kinds = {
+        name: (config.model.vocab_size, config.data.documents) for name, config in systems.items()
+    }
+    if len({*kinds.values()}) > 1:
+        raise BadInput(
+            f"model.vocab_size and data.documents are {kinds}: such systems cannot be compared; "
+            "use one vocabulary, and documents of one kind"
+        )
     return systems
 
 
@@ -350,8 +357,7 @@ def unit_bytes(heldout: Mixture, tokens_NT: np.ndarray) -> dict[str, np.ndarray]
     """Returns the bytes of the unknown text of each window, [N], by measure."""
     bytes_NT = heldout.tokenizer.text_lengths()[1][tokens_NT]
     return {
-        measure: (bytes_NT * unknown_places(measure, tokens_NT.shape)).sum(axis=1)
-        for measure in MEASURES
+        measure: (bytes_NT * unknown_places(measure, tokens_NT)).sum(axis=1) for measure in MEASURES
     }
 
 

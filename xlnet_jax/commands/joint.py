@@ -71,7 +71,7 @@ def joint(
     make_recipe(config)  # refuses a fine-tuned model before a corpus is opened
     heldout, T = held_out(workdir, config), config.data.segment_len
     tokens_NT = contexts.windows(heldout, T, windows, every=T)
-    known_NT = known_places(tokens_NT.shape, target_share)
+    known_NT = known_places(tokens_NT, target_share)
     tokens, known = tokens_NT.tolist(), known_NT.tolist()
     warn_of_order(config, known, "random")
     equal = {

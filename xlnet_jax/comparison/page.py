@@ -73,10 +73,14 @@ def page(result: Json) -> str:
         "corrected for the number of pairs, excludes 0."
     )
     claim += f" No difference is claimed for a system with fewer than {FEWEST_SEEDS} seeds." * few
+    windows = "windows of"
+    if (modelled := result.get("length_modelled")) is not None:
+        windows = "windows that are whole documents of at most"
+        claim += f" Length of a document modelled by: {text(', '.join(modelled)) or 'none'}."
     body = [
         f"<h1>Comparison of systems: {len(systems)}</h1>",
         (
-            f"<p>Equal training {budget}. Held-out text: windows of {result['length']} tokens, "
+            f"<p>Equal training {budget}. Held-out text: {windows} {result['length']} tokens, "
             f"{result['windows']} in all, the same for all systems, each read without the text "
             "before it. One estimator for all: the chain rule. A system that predicts from masks "
             "is called once for each token, with all later positions of the order masked; another "

@@ -58,13 +58,14 @@ class Estimate(NamedTuple):
     """Wall-clock time with compilation."""
 
 
-def known_places(shape: tuple[int, int], target_share: float) -> np.ndarray:
-    """Returns which tokens of N windows of T are known, bool [N, T]: the same number in each
-    window, at random places.
+def known_places(tokens_NT: np.ndarray, target_share: float) -> np.ndarray:
+    """Returns which tokens of N texts are known, bool [N, T]: a fixed share of each text, at random
+    places. The padding (-1) behind a text is known.
     """
-    N, T = shape
-    draws_NT = uniforms(SEED, "joint", 0, np.arange(N), T)
-    return np.argsort(np.argsort(draws_NT, axis=1), axis=1) >= max(1, round(target_share * T))
+    N, T = tokens_NT.shape
+    draws_NT = np.where(tokens_NT < 0, 1, uniforms(SEED, "joint", 0, np.arange(N), T))
+    unknown_N1 = np.round(target_share * (tokens_NT >= 0).sum(axis=1, keepdims=True))
+    return np.argsort(np.argsort(draws_NT, axis=1), axis=1) >= np.maximum(1, unknown_N1)
 
 
 def text_tokens_at_once(config: Config) -> int:
@@ -72,9 +73,9 @@ def text_tokens_at_once(config: Config) -> int:
     return config.data.segment_len - pieces_around(config)
 
 
-def unknown_places(measure: str, shape: tuple[int, int]) -> np.ndarray:
-    """Returns which tokens of N windows of T a measure predicts, bool [N, T]."""
-    return ~known_places(shape, 0.5) if measure == "half" else np.ones(shape, bool)
+def unknown_places(measure: str, tokens_NT: np.ndarray) -> np.ndarray:
+    """Returns which tokens of N texts a measure predicts, bool [N, T]; see `known_places`."""
+    return ~known_places(tokens_NT, 0.5 if measure == "half" else 1.0)
 
 
 def estimate(
@@ -84,6 +85,7 @@ def estimate(
 
     Args:
       scorer, config: one model and its configuration.
+      tokens_NT: the windows, or whole documents with -1 behind each.
       orders: number of random orders of `half`.
 
     Returns None if the model lacks the measure: a left-to-right model sees only earlier tokens.
@@ -103,15 +105,15 @@ def estimate(
     seconds = time.perf_counter() - began
     nats_N = np.bincount(window_X, nats_X, len(tokens_NT))
     calls = flops = 0
-    for ids_N, known_N in texts:
-        U, rounds = int((~known_N).sum()), -(-len(ids_N) // scorer.segment_len)
+    for (ids_N, _), one in zip(texts, found, strict=True):
+        N, U = len(ids_N) + sum(map(len, scorer.frame or ())), one[1].shape[1]
+        rounds = -(-N // scorer.segment_len)
         rows, targets = (U, 1) if config.objective.masks else (rounds, -(-U // rounds))
         if bound:
             rows, targets = DRAWS, (U + 1) // 2  # the mean of uniform sizes
         rows *= K
         calls += rows
-        read = min(len(ids_N), scorer.segment_len)
-        flops += rows * _flops(config, read, targets, rounds > 1)
+        flops += rows * _flops(config, min(N, scorer.segment_len), targets, rounds > 1)
     return Estimate(nats_N, calls, flops, seconds)
 
 
@@ -119,7 +121,7 @@ def _questions(config: Config, measure: str, tokens_NT: np.ndarray) -> tuple[lis
     """Returns the texts to score and the number of the window of each."""
     window_X, texts, T = [], [], tokens_NT.shape[1]
     reach = T if config.model.memory_len else text_tokens_at_once(config)
-    for number, unknown_T in enumerate(unknown_places(measure, tokens_NT.shape)):
+    for number, unknown_T in enumerate(unknown_places(measure, tokens_NT)):
         for start in range(0, T, reach):
             cut = slice(start, start + reach)
             together = np.flatnonzero(unknown_T[cut])
@@ -127,6 +129,7 @@ def _questions(config: Config, measure: str, tokens_NT: np.ndarray) -> tuple[lis
                 together[:, None] if measure == "pseudo" else [together] * bool(len(together))
             ):
                 ids_N = tokens_NT[number, cut]
+                ids_N = ids_N[ids_N >= 0]
                 known_N = np.ones(len(ids_N), bool)
                 known_N[at_U] = False
                 texts.append((ids_N, known_N))

@@ -178,7 +178,8 @@ class Scorer(TextModel):
         """Returns the log-likelihood of the unknown tokens of each text given the known ones.
 
         Args:
-          texts: from `orders.checked_texts`.
+          texts: from `orders.checked_texts`. A left-to-right model of whole documents also scores
+            the `<eod>` behind each text.
           asked: the options. A list of positions orders the unknown positions of every text,
             segment after segment. K random orders depend on the seed and the numbers of text and
             order.
@@ -190,6 +191,11 @@ class Scorer(TextModel):
         K, T, seed = asked.orders, self.segment_len, asked.seed
         objective = self.model.transformer.objective
         read = _by_masks if objective.masks else _from_left if objective.causal else _in_order
+        if objective.causal and self.frame:
+            texts = [
+                (np.append(ids_N, np.int32(self.special.eod)), np.append(known_N, False))
+                for ids_N, known_N in texts
+            ]
         rows_of_texts = []
         for number, (ids_N, known_N) in enumerate(texts, 1):
             orders = (

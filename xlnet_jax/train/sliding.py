@@ -193,20 +193,36 @@ def doubling(longest: int) -> list[int]:
     return [2**k for k in range(longest.bit_length())]
 
 
-def windows(heldout: Mixture, length: int, most: int, every: int = 1) -> np.ndarray:
+def windows(
+    heldout: Mixture, length: int, most: int, every: int = 1, whole: bool = False
+) -> np.ndarray:
     """Up to `most` windows (0 = all) of each split, evenly spaced over the windows that start
-    at multiples of `every`: int32 [N, length]. Raises BadInput if a split is shorter than a window.
+    at multiples of `every`: int32 [N, length]. If `whole`, the windows are the documents of at most
+    `length` tokens of text, with -1 behind each. Raises BadInput if a split has no window.
     """
     windows_of = []
     for corpus, name in zip(heldout.corpora, heldout.split_names(), strict=True):
+        text_D = fits_D = np.arange(0)
         available = (corpus.tokens - length) // every + 1
+        if whole:
+            text_D = corpus.lengths - (corpus.tokenizer.special.eod is not None)
+            fits_D = np.flatnonzero((text_D > 0) & (text_D <= length))
+            available = len(fits_D)
         if available < 1:
+            what = "no document fits in" if whole else "a window needs"
             raise BadInput(
-                f"{name} has {corpus.tokens:,} tokens, "
-                f"but a window needs {length:,}; hold out more text"
+                f"{name} has {corpus.tokens:,} tokens, but {what} {length:,}; hold out more text"
             )
         count = min(available, most or available)
-        windows_of.append(corpus.read(np.arange(count) * available // count * every, length)[0])
+        number_N = np.arange(count) * available // count
+        if whole:
+            number_N = fits_D[number_N]
+            first_D = np.cumsum(corpus.lengths, dtype=np.int64) - corpus.lengths
+            tokens_NT, _ = corpus.read(first_D[number_N], length)
+            tokens_NT[np.arange(length) >= text_D[number_N, None]] = -1
+        else:
+            tokens_NT, _ = corpus.read(number_N * every, length)
+        windows_of.append(tokens_NT)
     return np.concatenate(windows_of)
 
 

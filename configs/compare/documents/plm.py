@@ -1,0 +1,17 @@
+"""Permutation language modelling of all positions in a random order, on whole documents, with the
+network of `documents_small.py`, which has the command.
+
+    xlnet-jax train --config=configs/compare/documents/plm.py --config.data.corpus=CORPUS \
+      --config.model.vocab_size=V --workdir=RUN
+
+Nothing here is published.
+"""
+
+from xlnet_jax import config as base
+
+
+def get_config():
+    config = base.start_from(__file__, "../documents_small.py")
+    config.data.factorization_order = "uniform"
+    config.data.num_predict = config.data.get_ref("segment_len")
+    return config
