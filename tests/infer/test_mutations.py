@@ -4,9 +4,11 @@ import itertools
 import math
 
 import numpy as np
+import pages
 import pytest
 import tiny
 
+import xlnet_jax as xj
 from xlnet_jax.data import vocabulary
 from xlnet_jax.errors import BadInput
 from xlnet_jax.library import Model
@@ -85,3 +87,13 @@ def test_a_mutation_that_does_not_fit_is_one_line(model, mutation, message):
         model.mutations(WILD, ["C2W", mutation])
     assert message in str(raised.value) and "\n" not in str(raised.value)
     assert model.mutations(WILD, []) == []
+
+
+def test_the_recipe_of_the_page_prints_as_many_lines_as_it_shows(model, monkeypatch):
+    page = tiny.ROOT / "docs" / "proteins_molecules.md"
+    ((program, output),) = pages.sessions(page.read_text(encoding="utf-8"))
+    assert 5 < len(program.splitlines()) <= 12
+    T = {name: 128 for name in ("segment_len", "reuse_len", "num_predict")}
+    longer = Model(model.config.changed(data=T), model.tokenizer, model.params, 16)
+    monkeypatch.setattr(xj, "load", {"runs/proteins/plm/0": longer}.__getitem__, raising=False)
+    assert pages.printed(program, {}).count("\n") == output.count("\n") > 3
