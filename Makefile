@@ -21,7 +21,7 @@ VERSIONS := pyproject.toml constraints.txt
 SHELL_SCRIPTS := .ci/run $(wildcard launch/*.sh) launch/slurm.sbatch
 # `make bench` leaves out benchmarks that need the TPU compiler (COMPILED), and benchmarks that need npm or hours (LONG).
 COMPILED := attention kernel_schedule topologies
-LONG := domain finetune languages order_toy order_distributions optimizers translation
+LONG := domain finetune languages molecules order_toy order_distributions optimizers translation
 BENCHMARKS := $(filter-out benchmarks/_% $(patsubst %,benchmarks/%.py,$(COMPILED) $(LONG)),$(wildcard benchmarks/*.py))
 
 help: ## this list
@@ -164,7 +164,7 @@ constraints: .venv/created.stamp ## write constraints.txt with today's versions
 	$(BIN)/pip install --quiet uv
 	{ sed -n '/^#/p' constraints.txt; \
 	  $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --no-header --no-annotate --quiet \
-	    --extra tpu --extra quickstart --extra text --extra wandb --extra dev --extra docs --extra peers \
+	    --extra tpu --extra quickstart --extra text --extra chemistry --extra wandb --extra dev --extra docs --extra peers \
 	    | sed '/^\(nvidia\|cuda\)-/d; /^triton==/d'; \
 	} > constraints.new
 	mv constraints.new constraints.txt

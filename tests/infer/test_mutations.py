@@ -6,9 +6,11 @@ import math
 
 import data_fixtures
 import numpy as np
+import pages
 import pytest
 import tiny
 
+import xlnet_jax as xj
 from xlnet_jax.data import vocabulary
 from xlnet_jax.errors import BadInput
 from xlnet_jax.library import Model
@@ -103,3 +105,13 @@ def test_pieces_that_are_no_characters_are_refused(model):
         model.mutations(" AC", [])
     with pytest.raises(BadInput, match="put it into a list"):
         model.mutations(WILD, "C2W")
+
+
+def test_the_recipe_of_the_page_prints_as_many_lines_as_it_shows(model, monkeypatch):
+    page = tiny.ROOT / "docs" / "proteins_molecules.md"
+    ((program, output),) = pages.sessions(page.read_text(encoding="utf-8"))
+    assert 5 < len(program.splitlines()) <= 12
+    T = {name: 128 for name in ("segment_len", "reuse_len", "num_predict")}
+    longer = Model(model.config.changed(data=T), model.tokenizer, model.params, 16)
+    monkeypatch.setattr(xj, "load", {"runs/proteins/plm/0": longer}.__getitem__, raising=False)
+    assert pages.printed(program, {}).count("\n") == output.count("\n") > 3

@@ -72,6 +72,21 @@ def test_questions_ask_for_what_they_are_called(distributions):
     assert (unknown["rest"] == (np.arange(distributions.WINDOW) >= distributions.WINDOW // 2)).all()
 
 
+def test_a_linker_stands_between_two_fragments(monkeypatch):
+    monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
+    molecules = importlib.import_module("molecules")
+    (fewest, most), side = molecules.LINKER, molecules.SIDE
+    whole = [f"[{at}]" for at in range(40)]
+    found = molecules.cut(
+        [*(whole[:length] for length in range(fewest + 2 * side)), *[whole] * 200]
+    )
+    assert len(found) == 200 and {n for _, n, _ in found} == {*range(fewest, most + 1)}
+    for left, n, right in found:
+        start = left.count("[")
+        assert min(start, right.count("[")) >= side
+        assert left == "".join(whole[:start]) and right == "".join(whole[start + n :])
+
+
 @pytest.mark.slow
 @pytest.mark.production
 def test_confidence_finds_the_easy_order_of_sums(toy, monkeypatch):
