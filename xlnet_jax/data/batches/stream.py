@@ -156,8 +156,7 @@ class Windows(NamedTuple):
 
     def take(self, rows: np.ndarray) -> Windows:
         """Returns the windows of a subset of the rows."""
-        *by_row, window = self
-        return Windows(*(x_B[rows] for x_B in by_row), window)
+        return Windows._make([*(x_B[rows] for x_B in self[:-1]), self.window])
 
 
 @functools.lru_cache(1 << 16)
