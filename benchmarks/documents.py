@@ -4,7 +4,7 @@ text per second, on the CPU, in one run.
     python benchmarks/documents.py [--corpus=DIR] [--segment_len=256] [--objectives plm] [--json]
     python benchmarks/documents.py --tiny              one objective, tiny sizes, to try it
 
-Both sides train the same network (4 layers, width 128, float32, dropout 0.1, no memory) on the same
+Both sides train the same network (4 layers, width 128, float32, dropout, no memory) on the same
 corpus with the same T, rows and target slots (P = R = T), in turns of four steps in one process.
 Without a corpus the documents are made up: 20,000 with the lengths of molecules (`packing.py`), of
 30 letters. Columns:
@@ -62,18 +62,23 @@ def write_corpus(folder: str, documents: int) -> str:
 class Side:
     """A network that trains on the documents of a corpus."""
 
-    def __init__(self, corpus: str, data: dict[str, Any], segment_len: int, tiny: bool):
-        tokenizer = Corpus(corpus).tokenizer
+    def __init__(self, corpus: str, data: dict[str, Any], args: argparse.Namespace):
+        tokenizer, segment_len = Corpus(corpus).tokenizer, args.segment_len
         sizes = dict(layers=4, d_model=128, heads=4, head_dim=32, d_ff=512)
-        if tiny:
+        if args.tiny:
             sizes = dict(layers=1, d_model=16, heads=2, head_dim=8, d_ff=32)
+        rates = dict(dropout=args.dropout, attention_dropout=args.dropout)
         lengths = dict(segment_len=segment_len, reuse_len=segment_len, num_predict=segment_len)
         config = Config(
             model=ModelConfig(
-                vocab_size=tokenizer.vocab_size, memory_len=0, compute_dtype="float32", **sizes
+                vocab_size=tokenizer.vocab_size,
+                memory_len=0,
+                compute_dtype="float32",
+                **sizes,
+                **rates,
             ),
             data=DataConfig(windows_per_block=1, **lengths, **data),
-            train=TrainConfig(batch_size=2 if tiny else 8, steps_per_dispatch=STEPS),
+            train=TrainConfig(batch_size=2 if args.tiny else 8, steps_per_dispatch=STEPS),
         )
         check(config)
         self.text_ids, self.turns = tokenizer.text_ids, []
@@ -111,15 +116,10 @@ class Side:
         }
 
 
-def trained(
-    corpus: str, objective: str, segment_len: int, rounds: int, tiny: bool
-) -> Iterator[dict[str, Any]]:
+def trained(corpus: str, objective: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The rows of the table for one objective."""
-    sides = [
-        Side(corpus, OBJECTIVES[objective] | documents, segment_len, tiny)
-        for documents in SIDES.values()
-    ]
-    for number in range(rounds):
+    sides = [Side(corpus, OBJECTIVES[objective] | documents, args) for documents in SIDES.values()]
+    for number in range(args.rounds):
         # Every other round backwards: no side always runs after the other one.
         for side in sides[:: -1 if number % 2 else 1]:
             side.turn()
@@ -128,7 +128,8 @@ def trained(
         yield {
             "objective": objective,
             "documents": documents,
-            "segment_len": segment_len,
+            "segment_len": args.segment_len,
+            "dropout": args.dropout,
             **side.columns(),
             "ratio": float(np.median(whole / joined)) if documents == "whole" else 1.0,
         }
@@ -140,6 +141,7 @@ def main() -> None:
     )
     parser.add_argument("--corpus", help="folder of a corpus, in place of made-up documents")
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=list(OBJECTIVES))
+    parser.add_argument("--dropout", type=float, default=0.1, help="everywhere (default 0.1)")
     parser.add_argument("--segment_len", type=int, default=256, help="T (default 256)")
     parser.add_argument("--rounds", type=int, default=15, help="of turns (default 15)")
     parser.add_argument(
@@ -157,7 +159,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         corpus = args.corpus or write_corpus(folder, 1000 if args.tiny else 20_000)
         for objective in args.objectives:
-            for row in trained(corpus, objective, args.segment_len, args.rounds, args.tiny):
+            for row in trained(corpus, objective, args):
                 rows.append(row)
                 print(
                     "{objective:5}{documents:7}{text:8.2%}{targets:9.3f}{build_ms:10.2f}"
