@@ -15,6 +15,8 @@ Without a corpus the documents are made up: 20,000 with the lengths of molecules
   step_ms             milliseconds of a step, with the wait for its batch: median of turns
   text_per_second     tokens of text that are trained on per second: median of turns
   ratio               of whole over joined: median over rounds
+  text_per_cpu_second tokens of text over CPU seconds of all turns, and `cpu_ratio` of whole over
+                      joined: depend less on what else the machine does
 """
 
 from __future__ import annotations
@@ -96,23 +98,24 @@ class Side:
         self.turns.clear()
 
     def turn(self) -> None:
-        """Trains for a dispatch. Keeps its seconds, tokens of text and targets."""
-        began = time.perf_counter()
+        """Trains for a dispatch. Keeps its seconds, CPU seconds, tokens of text and targets."""
+        began, cpu = time.perf_counter(), time.process_time()
         batch = next(self.batches)
         self.ours.steps(iter([batch]))
-        seconds = time.perf_counter() - began
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         text = np.isin(batch.tokens, self.text_ids) & (batch.rank != NEVER)
-        self.turns.append((seconds, int(text.sum()), int((batch.target_weights != 0).sum())))
+        self.turns.append((seconds, cpu, text.sum(), (batch.target_weights != 0).sum()))
 
     def columns(self) -> dict[str, float]:
         """The columns of one row."""
-        seconds, text, targets = map(np.array, zip(*self.turns, strict=True))
+        seconds, cpu, text, targets = map(np.array, zip(*self.turns, strict=True))
         return {
             "text": text.sum() / (self.positions * len(text)),
             "targets": targets.sum() / text.sum(),
             "build_ms": self.build_ms,
             "step_ms": float(np.median(seconds)) / STEPS * 1000,
             "text_per_second": float(np.median(text / seconds)),
+            "text_per_cpu_second": text.sum() / cpu.sum(),
         }
 
 
@@ -123,15 +126,18 @@ def trained(corpus: str, objective: str, args: argparse.Namespace) -> Iterator[d
         # Every other round backwards: no side always runs after the other one.
         for side in sides[:: -1 if number % 2 else 1]:
             side.turn()
-    joined, whole = (np.array([text / seconds for seconds, text, _ in x.turns]) for x in sides)
+    joined, whole = (np.array([turn[2] / turn[0] for turn in x.turns]) for x in sides)
+    of_joined = sides[0].columns()["text_per_cpu_second"]
     for documents, side in zip(SIDES, sides, strict=True):
+        columns = side.columns()
         yield {
             "objective": objective,
             "documents": documents,
             "segment_len": args.segment_len,
             "dropout": args.dropout,
-            **side.columns(),
+            **columns,
             "ratio": float(np.median(whole / joined)) if documents == "whole" else 1.0,
+            "cpu_ratio": columns["text_per_cpu_second"] / of_joined,
         }
 
 
@@ -154,7 +160,7 @@ def main() -> None:
     rows, load = [], os.getloadavg()[0]
     print(
         f"{'':12}{'text':>8}{'targets':>9}{'build_ms':>10}{'step_ms':>9}{'text_per_second':>17}"
-        f"{'ratio':>7}"
+        f"{'ratio':>7}{'text_per_cpu_second':>21}{'cpu_ratio':>11}"
     )
     with tempfile.TemporaryDirectory() as folder:
         corpus = args.corpus or write_corpus(folder, 1000 if args.tiny else 20_000)
@@ -163,7 +169,8 @@ def main() -> None:
                 rows.append(row)
                 print(
                     "{objective:5}{documents:7}{text:8.2%}{targets:9.3f}{build_ms:10.2f}"
-                    "{step_ms:9.1f}{text_per_second:17,.0f}{ratio:7.3f}".format(**row),
+                    "{step_ms:9.1f}{text_per_second:17,.0f}{ratio:7.3f}"
+                    "{text_per_cpu_second:21,.0f}{cpu_ratio:11.3f}".format(**row),
                     flush=True,
                 )
     print(f"load average before and after: {load:.2f} {os.getloadavg()[0]:.2f}")
