@@ -4,7 +4,7 @@ text per second, on the CPU, in one run.
     python benchmarks/documents.py [--corpus=DIR] [--segment_len=256] [--objectives plm] [--json]
     python benchmarks/documents.py --tiny              one objective, tiny sizes, to try it
 
-Both sides train the same network (4 layers, width 128, float32, dropout 0.1, no memory) on the same
+Both sides train the same network (4 layers, width 128, float32, dropout, no memory) on the same
 corpus with the same T, rows and target slots (P = R = T), in turns of four steps in one process.
 Without a corpus the documents are made up: 20,000 with the lengths of molecules (`packing.py`), of
 30 letters. Columns:
@@ -15,6 +15,8 @@ Without a corpus the documents are made up: 20,000 with the lengths of molecules
   step_ms             milliseconds of a step, with the wait for its batch: median of turns
   text_per_second     tokens of text that are trained on per second: median of turns
   ratio               of whole over joined: median over rounds
+  text_per_cpu_second tokens of text over CPU seconds of all turns, and `cpu_ratio` of whole over
+                      joined: depend less on what else the machine does
 """
 
 from __future__ import annotations
@@ -62,18 +64,23 @@ def write_corpus(folder: str, documents: int) -> str:
 class Side:
     """A network that trains on the documents of a corpus."""
 
-    def __init__(self, corpus: str, data: dict[str, Any], segment_len: int, tiny: bool):
-        tokenizer = Corpus(corpus).tokenizer
+    def __init__(self, corpus: str, data: dict[str, Any], args: argparse.Namespace):
+        tokenizer, segment_len = Corpus(corpus).tokenizer, args.segment_len
         sizes = dict(layers=4, d_model=128, heads=4, head_dim=32, d_ff=512)
-        if tiny:
+        if args.tiny:
             sizes = dict(layers=1, d_model=16, heads=2, head_dim=8, d_ff=32)
+        rates = dict(dropout=args.dropout, attention_dropout=args.dropout)
         lengths = dict(segment_len=segment_len, reuse_len=segment_len, num_predict=segment_len)
         config = Config(
             model=ModelConfig(
-                vocab_size=tokenizer.vocab_size, memory_len=0, compute_dtype="float32", **sizes
+                vocab_size=tokenizer.vocab_size,
+                memory_len=0,
+                compute_dtype="float32",
+                **sizes,
+                **rates,
             ),
             data=DataConfig(windows_per_block=1, **lengths, **data),
-            train=TrainConfig(batch_size=2 if tiny else 8, steps_per_dispatch=STEPS),
+            train=TrainConfig(batch_size=2 if args.tiny else 8, steps_per_dispatch=STEPS),
         )
         check(config)
         self.text_ids, self.turns = tokenizer.text_ids, []
@@ -91,46 +98,46 @@ class Side:
         self.turns.clear()
 
     def turn(self) -> None:
-        """Trains for a dispatch. Keeps its seconds, tokens of text and targets."""
-        began = time.perf_counter()
+        """Trains for a dispatch. Keeps its seconds, CPU seconds, tokens of text and targets."""
+        began, cpu = time.perf_counter(), time.process_time()
         batch = next(self.batches)
         self.ours.steps(iter([batch]))
-        seconds = time.perf_counter() - began
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         text = np.isin(batch.tokens, self.text_ids) & (batch.rank != NEVER)
-        self.turns.append((seconds, int(text.sum()), int((batch.target_weights != 0).sum())))
+        self.turns.append((seconds, cpu, text.sum(), (batch.target_weights != 0).sum()))
 
     def columns(self) -> dict[str, float]:
         """The columns of one row."""
-        seconds, text, targets = map(np.array, zip(*self.turns, strict=True))
+        seconds, cpu, text, targets = map(np.array, zip(*self.turns, strict=True))
         return {
             "text": text.sum() / (self.positions * len(text)),
             "targets": targets.sum() / text.sum(),
             "build_ms": self.build_ms,
             "step_ms": float(np.median(seconds)) / STEPS * 1000,
             "text_per_second": float(np.median(text / seconds)),
+            "text_per_cpu_second": text.sum() / cpu.sum(),
         }
 
 
-def trained(
-    corpus: str, objective: str, segment_len: int, rounds: int, tiny: bool
-) -> Iterator[dict[str, Any]]:
+def trained(corpus: str, objective: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The rows of the table for one objective."""
-    sides = [
-        Side(corpus, OBJECTIVES[objective] | documents, segment_len, tiny)
-        for documents in SIDES.values()
-    ]
-    for number in range(rounds):
+    sides = [Side(corpus, OBJECTIVES[objective] | documents, args) for documents in SIDES.values()]
+    for number in range(args.rounds):
         # Every other round backwards: no side always runs after the other one.
         for side in sides[:: -1 if number % 2 else 1]:
             side.turn()
-    joined, whole = (np.array([text / seconds for seconds, text, _ in x.turns]) for x in sides)
+    joined, whole = (np.array([turn[2] / turn[0] for turn in x.turns]) for x in sides)
+    of_joined = sides[0].columns()["text_per_cpu_second"]
     for documents, side in zip(SIDES, sides, strict=True):
+        columns = side.columns()
         yield {
             "objective": objective,
             "documents": documents,
-            "segment_len": segment_len,
-            **side.columns(),
+            "segment_len": args.segment_len,
+            "dropout": args.dropout,
+            **columns,
             "ratio": float(np.median(whole / joined)) if documents == "whole" else 1.0,
+            "cpu_ratio": columns["text_per_cpu_second"] / of_joined,
         }
 
 
@@ -140,6 +147,7 @@ def main() -> None:
     )
     parser.add_argument("--corpus", help="folder of a corpus, in place of made-up documents")
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=list(OBJECTIVES))
+    parser.add_argument("--dropout", type=float, default=0.1, help="everywhere (default 0.1)")
     parser.add_argument("--segment_len", type=int, default=256, help="T (default 256)")
     parser.add_argument("--rounds", type=int, default=15, help="of turns (default 15)")
     parser.add_argument(
@@ -152,16 +160,17 @@ def main() -> None:
     rows, load = [], os.getloadavg()[0]
     print(
         f"{'':12}{'text':>8}{'targets':>9}{'build_ms':>10}{'step_ms':>9}{'text_per_second':>17}"
-        f"{'ratio':>7}"
+        f"{'ratio':>7}{'text_per_cpu_second':>21}{'cpu_ratio':>11}"
     )
     with tempfile.TemporaryDirectory() as folder:
         corpus = args.corpus or write_corpus(folder, 1000 if args.tiny else 20_000)
         for objective in args.objectives:
-            for row in trained(corpus, objective, args.segment_len, args.rounds, args.tiny):
+            for row in trained(corpus, objective, args):
                 rows.append(row)
                 print(
                     "{objective:5}{documents:7}{text:8.2%}{targets:9.3f}{build_ms:10.2f}"
-                    "{step_ms:9.1f}{text_per_second:17,.0f}{ratio:7.3f}".format(**row),
+                    "{step_ms:9.1f}{text_per_second:17,.0f}{ratio:7.3f}"
+                    "{text_per_cpu_second:21,.0f}{cpu_ratio:11.3f}".format(**row),
                     flush=True,
                 )
     print(f"load average before and after: {load:.2f} {os.getloadavg()[0]:.2f}")
