@@ -1,17 +1,17 @@
 """Whole molecules in any order: the likelihood of a half by the number of orders, and linkers
 between two given fragments.
 
-    python benchmarks/molecules.py runs/molecules --json > docs/figures/molecules.json
+    python benchmarks/molecules.py runs/molecules --trained=molecules --json
     python benchmarks/molecules.py --tiny              untrained models of made-up molecules,
                                                        without RDKit, to try it
 
 Needs the extra `chemistry` (RDKit) and the runs of `compare` in that folder, `SYSTEM/SEED`:
-docs/proteins_molecules.md has the command. The questions are about the same held-out molecules for
-all runs; 20 minutes.
+docs/proteins_molecules.md has the command. `--trained` is a model with more training, of
+configs/molecules.py. The questions are about the same held-out molecules for all runs; ten minutes.
 
-  half       a random half of the pieces is unknown. `plm` gives the log of the mean probability
-             over K random orders, with K calls of the network; `mlm` gives its chain of masks in
-             one random order, with a call for each unknown piece.
+  half       a random half of the pieces is unknown, in every fourth molecule. `plm` gives the log
+             of the mean probability over K random orders, with K calls of the network; `mlm` gives
+             its chain of masks in one random order, with a call for each unknown piece.
     bits_per_character   of the unknown characters, the mean over seeds
     error                standard error of it because of the K orders drawn, the mean over seeds
     calls, seconds       for one molecule; compiled programs, the median over seeds
@@ -21,6 +21,8 @@ all runs; 20 minutes.
              right at temperature 1.
     valid                share of the molecules that RDKit reads, for each seed
     ended                share of the continuations of `clm` that end early
+    trained              the shares of `--trained`, given both sides and given the left side alone,
+                         and their difference with its 95 % interval over the molecules
 
 `differences` are paired by seed, with intervals as in `compare`.
 """
@@ -58,13 +60,17 @@ TEXTS = ["CC(=O)Nc1ccc(O)cc1", "CN1CCC(CC1)OC(=O)c1ccccc1", "OCC1CCN(Cc2ccncc2)C
 """Of the tiny form."""
 
 
+def known_halves(ids: list[list[int]]) -> list[np.ndarray]:
+    """Which pieces of each molecule are known: a random half."""
+    random = np.random.default_rng(0)
+    return [random.permutation(len(each)) >= len(each) // 2 for each in ids]
+
+
 def half(model: Model, ids: list[list[int]], orders: int) -> tuple[list[float], list[float], float]:
     """-log of the mean probability of a random half of each molecule, nats, its standard errors
     over the orders, and the seconds for all.
     """
-    config, special = model.config, model.tokenizer.special
-    random = np.random.default_rng(0)
-    known = [random.permutation(len(each)) >= len(each) // 2 for each in ids]
+    config, special, known = model.config, model.tokenizer.special, known_halves(ids)
     around = frames.pieces_around(config)
     texts = checked_texts(any_order(config), config.data.segment_len, ids, known, around)
     score = Scorer(
@@ -86,7 +92,10 @@ def half(model: Model, ids: list[list[int]], orders: int) -> tuple[list[float], 
 def halves(models: dict[str, list[Model]], ids: list[list[int]], orders: Sequence[int]) -> Any:
     """The rows of `half`, and the differences between the first, the last and `mlm`."""
     rows, bits = dict[str, Any](), dict[str, dict[int, float]]()
-    unit = math.log(2) * sum(len(each) // 2 for each in ids)
+    characters_V, _ = models["plm"][0].tokenizer.text_lengths()
+    pairs = zip(ids, known_halves(ids), strict=True)
+    characters = sum(characters_V[each][~known].sum() for each, known in pairs)
+    unit = math.log(2) * int(characters)
     for name, system, K in [(f"plm, K={K}", "plm", K) for K in orders] + [("mlm", "mlm", 1)]:
         half(models[system][0], ids, K)  # compiles
         found = [half(model, ids, K) for model in models[system]]
@@ -123,9 +132,9 @@ def cut(pieces: list[list[str]]) -> list[tuple[str, int, str]]:
     return found
 
 
-def linked(model: Model, questions: list[tuple[str, int, str]], seed: int) -> list[str]:
-    """The molecules with their linkers; a left-to-right model does not read the right side."""
-    if not model.config.objective.causal:
+def linked(model: Model, questions: list[tuple[str, int, str]], seed: int, both: bool) -> list[str]:
+    """The molecules with their linkers, from both sides or from the left side alone."""
+    if both:
         texts = [f"{left}[MASK:{n}]{right}" for left, n, right in questions]
         return [one.text for one in model.fill(texts, temperature=1, seed=seed)]
     answers = [""] * len(questions)
@@ -137,23 +146,39 @@ def linked(model: Model, questions: list[tuple[str, int, str]], seed: int) -> li
     return answers
 
 
-def valid(molecules: list[str]) -> float:
-    """The share that RDKit reads."""
+def valid(molecules: list[str]) -> list[bool]:
+    """Which of them RDKit reads."""
     from rdkit import Chem, RDLogger
 
     RDLogger.DisableLog("rdApp.*")
-    return statistics.mean(Chem.MolFromSmiles(text) is not None for text in molecules)
+    return [Chem.MolFromSmiles(text) is not None for text in molecules]
 
 
-def linkers(models: dict[str, list[Model]], pieces: list[list[str]], tiny: bool) -> Any:
+def one_network(model: Model, questions: list[tuple[str, int, str]]) -> dict[str, Any]:
+    """The figures of `trained`."""
+    both_N, left_N = (
+        np.array(valid(linked(model, questions, 0, both)), float) for both in (True, False)
+    )
+    more_N = both_N - left_N
+    mean = float(more_N.mean())
+    width = 1.96 * float(more_N.std(ddof=1)) / math.sqrt(len(questions))
+    return {
+        "both": float(both_N.mean()),
+        "left": float(left_N.mean()),
+        "difference": [mean, mean - width, mean + width],
+    }
+
+
+def linkers(
+    models: dict[str, list[Model]], pieces: list[list[str]], run: str | None, tiny: bool
+) -> Any:
     """The figures of `linker`."""
     questions = cut(pieces)
     answers = {
-        system: [linked(model, questions, seed) for seed, model in enumerate(models[system])]
-        for system in ("plm", "clm")
+        system: [linked(model, questions, seed, both) for seed, model in enumerate(models[system])]
+        for system, both in (("plm", True), ("clm", False))
     }
     encode = models["clm"][0].tokenizer.encode
-    whole = ["".join(each) for each in pieces]
     ended = [
         len(encode(text)) < len(encode(left + right)) + n
         for texts in answers["clm"]
@@ -162,11 +187,15 @@ def linkers(models: dict[str, list[Model]], pieces: list[list[str]], tiny: bool)
     found = {"molecules": len(questions), "ended": statistics.mean(ended)}
     if tiny:
         return found
-    shares = {name: dict(enumerate(map(valid, each))) for name, each in answers.items()}
+    shares = {
+        name: {seed: statistics.mean(valid(texts)) for seed, texts in enumerate(each)}
+        for name, each in answers.items()
+    }
     return found | {
         "valid": shares,
-        "valid_heldout": valid(whole),
+        "valid_heldout": statistics.mean(valid(["".join(each) for each in pieces])),
         "differences": compared(shares),
+        "trained": one_network(load(run, batch_size=64), questions) if run else None,
     }
 
 
@@ -219,6 +248,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", nargs="?", help="the work directory of `compare`")
+    parser.add_argument("--trained", help="a work directory or a name for `load`")
     parser.add_argument("--json", action="store_true", help="print only the line of JSON")
     parser.add_argument(
         "--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing"
@@ -239,8 +269,8 @@ def main() -> None:
     found = {
         "molecules": len(ids),
         "seeds": len(models["plm"]),
-        "half": halves(models, ids, ORDERS[:2] if given.tiny else ORDERS),
-        "linker": linkers(models, pieces, given.tiny),
+        "half": halves(models, ids[::4], ORDERS[:2] if given.tiny else ORDERS),
+        "linker": linkers(models, pieces, given.trained, given.tiny),
     }
     if not given.json:
         for name, row in found["half"]["rows"].items():

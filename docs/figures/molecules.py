@@ -1,8 +1,7 @@
 """Bits per character of a random half of a molecule by the number of orders, and the share of
 linkers that give a molecule, from molecules.json.
 
-`python benchmarks/molecules.py runs/molecules --json > docs/figures/molecules.json` makes the
-figures.
+`python benchmarks/molecules.py runs/molecules --trained=molecules --json` prints the figures.
 """
 
 import json
