@@ -1859,6 +1859,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a_packaged_model_hides_a_folder",
+        "xlnet_jax/infer/opened.py",
+        "if path in names and not os.path.lexists(path):",
+        "if path in names:",
+        one(
+            "infer/pretrained",
+            "test_a_path_that_exists_is_read_instead_and_an_unknown_name_says_the_names",
+        ),
+    ),
+    Mutant(
         "predictions_of_the_newest",
         "xlnet_jax/infer/opened.py",
         'top["step"] if top else None',

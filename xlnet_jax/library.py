@@ -1,7 +1,7 @@
 """A trained model as a library: texts in, numpy arrays out.
 
     import xlnet_jax as xj
-    model = xj.load("run")                                # work directory, or Hugging Face folder
+    model = xj.load("run")                                # run, Hugging Face folder, "molecules"
     model.encode(["A text.", "Another."])                 # [2, D]
     model.hidden(["A text."])[0]                          # [pieces, D]
     model.logits(["The [MASK] of the union."])[0]         # [1, V]
@@ -70,7 +70,8 @@ def load(
 
     Args:
       path: a work directory of pretraining, fine-tuning or `xlnet-jax import`, or a folder that
-        `import` reads, such as a Hugging Face folder.
+        `import` reads, such as a Hugging Face folder; or the name of a model that the package
+        brings, `molecules`.
       step: the step of a checkpoint in the work directory; None = the newest good checkpoint, or
         the best one of a fine-tuned model.
       batch_size: number of texts per batch.
