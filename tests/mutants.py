@@ -1869,6 +1869,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a_document_has_pieces_that_its_training_had_not",
+        "xlnet_jax/library.py",
+        "if self._frame and ids:",
+        "if self._frame and self.config.objective.masks:",
+        one("infer/whole_documents", "test_spans_are_asked_before_sep_and_cls"),
+    ),
+    Mutant(
         "predictions_of_the_newest",
         "xlnet_jax/infer/opened.py",
         'top["step"] if top else None',
