@@ -9,8 +9,8 @@ REGEX is the expression of Schwaller et al. 2019 (docs/data.md). train.csv.gz is
 MOSES (arXiv 1811.12823; MIT licence), 1,584,663 molecules, from the Python package molsets 0.3.1.
 Hardware: two CPU cores, no accelerator. Nothing here is published: a small network, so that the
 package can bring the trained model (`xlnet_jax.load("molecules")`).
-Ours: 39 minutes on two shared cores. Expect 0.670 nats per held-out target; predicting each piece by
-its frequency has 2.328.
+Ours: 39 minutes on two shared cores. Expect 0.670 nats per held-out target; predicting each piece
+by its frequency has 2.328.
 """
 
 from xlnet_jax import config as base
