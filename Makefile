@@ -75,7 +75,7 @@ install: .venv/dev.stamp ## install the package and the development tools into .
 	touch $@
 
 # Installs the wheel, built from the sdist, and no other files of the checkout.
-.venv-wheel/wheel.stamp: .venv/dev.stamp README.md $(shell find xlnet_jax configs -name '*.py')
+.venv-wheel/wheel.stamp: .venv/dev.stamp README.md $(shell find xlnet_jax configs -type f -not -name '*.pyc')
 	rm -rf .venv-wheel
 	$(PYTHON) -m venv .venv-wheel
 	$(BIN)/python -m build --outdir .venv-wheel/dist > .venv-wheel/build.log

@@ -1890,6 +1890,23 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a_packaged_model_hides_a_folder",
+        "xlnet_jax/infer/opened.py",
+        "if path in names and not os.path.lexists(path):",
+        "if path in names:",
+        one(
+            "infer/pretrained",
+            "test_a_path_that_exists_is_read_instead_and_an_unknown_name_says_the_names",
+        ),
+    ),
+    Mutant(
+        "a_document_has_pieces_that_its_training_had_not",
+        "xlnet_jax/library.py",
+        "if self._frame and ids:",
+        "if self._frame and self.config.objective.masks:",
+        one("infer/whole_documents", "test_spans_are_asked_before_sep_and_cls"),
+    ),
+    Mutant(
         "predictions_of_the_newest",
         "xlnet_jax/infer/opened.py",
         'top["step"] if top else None',

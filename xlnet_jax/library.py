@@ -1,7 +1,7 @@
 """A trained model as a library: texts in, numpy arrays out.
 
     import xlnet_jax as xj
-    model = xj.load("run")                                # work directory, or Hugging Face folder
+    model = xj.load("run")                                # run, Hugging Face folder, "molecules"
     model.encode(["A text.", "Another."])                 # [2, D]
     model.hidden(["A text."])[0]                          # [pieces, D]
     model.logits(["The [MASK] of the union."])[0]         # [1, V]
@@ -17,9 +17,9 @@ the input. A left-to-right model (`data.objective=clm`) only scores and continue
 model (`mlm`) fills one gap of one piece and has `pseudo_score` instead of `score`. A model of
 masked diffusion (`mdm`) has `elbo` instead of `score`. Both have `score` with `order="confidence"`.
 
-A model of `data.documents=whole` reads each text of `score`, `fill` and `generate` as a document of
-its training (`data.batches.frames`). Left to right, the text follows `<eod>`, and the `<eod>` after
-it is scored like a piece of the text.
+A model of `data.documents=whole` reads each text as a document of its training, with the pieces of
+`data.batches.frames` around it. Left to right, the text follows `<eod>`, and the `<eod>` after it
+is scored like a piece of the text.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def load(
 
     Args:
       path: a work directory of pretraining, fine-tuning or `xlnet-jax import`, or a folder that
-        `import` reads, such as a Hugging Face folder.
+        `import` reads, such as a Hugging Face folder; or the name of a model that the package
+        brings, `molecules`.
       step: the step of a checkpoint in the work directory; None = the newest good checkpoint, or
         the best one of a fine-tuned model.
       batch_size: number of texts per batch.
@@ -169,8 +170,8 @@ class Model:
         return self._laid_out(gapped.ids)
 
     def _laid_out(self, ids: Sequence[int]) -> list[int]:
-        """Adds the special pieces of the member to the ids of a text."""
-        if self._frame and self.config.objective.likelihood == "pseudo":
+        """Adds the special pieces of the member, or around a document, to the ids of a text."""
+        if self._frame and ids:  # a document is never empty
             return [*self._frame[0], *ids, *self._frame[1]]
         layout = layouts.Layout(self.tokenizer.special, self.config.model.member)
         return layouts.framed(layout, np.array(ids, np.int32)).tokens.tolist()

@@ -88,6 +88,11 @@ def test_spans_are_asked_before_sep_and_cls():
         rank = [-1 if known else 1 for known in gapped.known] + [0] * len(behind)
         log_p_V = log_probs(one, gapped.ids + behind, rank)[gapped.ids.index(MASK)]
         assert filled.log_prob == pytest.approx(log_p_V.max(), abs=1e-4)
+    ((logits_V,),) = one.logits([GAP])
+    assert filled.log_prob == pytest.approx(
+        logits_V.max() - np.logaddexp.reduce(logits_V), abs=1e-4
+    )
+    assert len(one.hidden([TEXT])[0]) == len(ids) and np.isfinite(one.encode([""])).all()
 
 
 def test_a_masked_xlnet_reads_cls_first():

@@ -51,6 +51,11 @@ def test_the_package_is_that_of_the_wheel(folder):
     assert listed.split() == sorted(str(path.relative_to(ours))[:-3] for path in ours.rglob("*.py"))
 
 
+def test_the_package_brings_a_model_of_molecules(tmp_path):
+    asked = ["fill", "--workdir=molecules", "CC(=O)Oc1ccccc[MASK]C(=O)O"]
+    assert json.loads(run(tmp_path, "xlnet-jax", *asked))["text"] == "CC(=O)Oc1ccccc1C(=O)O"
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/library.md"])
 def test_the_python_of_a_page_prints_as_many_lines_as_it_shows(folder, page):
     sessions = pages.sessions((tiny.ROOT / page).read_text(encoding="utf-8"))

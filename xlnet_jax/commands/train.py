@@ -168,18 +168,16 @@ def _next(workdir: str, step: int) -> str | None:
     if workdirs.read_config(workdir) is None:
         return None
     config = workdirs.load_config(workdir)
-    command, words = "fill", " --top=5 'The end of the [MASK].'"
+    command = "fill --top=5 'TEXT WITH [MASK]'"
     if config.objective.causal:
-        command, words = "generate", " --tokens=50 'The end of the'"
+        command = "generate --tokens=50 TEXT"
     if config.model.member.parts.positions == "per_layer":  # has no memory to generate with
-        command, words = "evaluate", ""
-    if config.data.whole_documents:  # perhaps proteins, whose characters are no English
-        command, words = "score", " --input=FILE"
+        command = "evaluate"
     if step < config.train.steps:
-        command, words = "train", ""
+        command = "train"
     if not config.pretrains:  # a task's `step` is the best, not the last
-        command, words = "predict", " --input=FILE"
-    return f"xlnet-jax {command} --workdir={shlex.quote(workdir)}{words}"
+        command = "predict --input=FILE"
+    return f"xlnet-jax {command} --workdir={shlex.quote(workdir)}"
 
 
 def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> Json:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +27,9 @@ from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.links import find_process_info
 from xlnet_jax.distributed.processes import Session, session
+from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.setup import any_recipe
+from xlnet_jax.messages import suggest_file
 from xlnet_jax.model import choice
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
@@ -35,6 +38,9 @@ from xlnet_jax.storage import files
 from xlnet_jax.train.evaluation import best
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.step import build_step
+
+_PRETRAINED = f"{os.path.dirname(__file__)}/../pretrained"
+"""Folder with the models that the package brings, a folder for each."""
 
 
 class Stored(NamedTuple):
@@ -77,15 +83,23 @@ class Opened(NamedTuple):
 
 def find(path: str, overrides: Sequence[str] = (), step: int | None = None) -> Stored:
     """Finds the model at a path: a work directory, or a folder that `convert.source.open_source`
-    reads.
+    reads. A path that does not exist may be the name of a model that the package brings.
 
     A model from a foreign folder computes in float32 by default. Raises BadInput for a path without
     a readable model.
     """
+    names = os.listdir(_PRETRAINED)
+    if path in names and not os.path.lexists(path):
+        path = f"{_PRETRAINED}/{path}"
     with files.translate_errors(path):
         listed = files.listing(files.resolve(path))
     weights = any(name == f"{PARAMS}/" or name.endswith(".safetensors") for name in listed)
     if not weights and not tensorflow.is_checkpoint(path, listed):
+        if not listed:
+            raise BadInput(
+                f"{path}: no config.json; give the --workdir of a training run, or the name of a "
+                f"model of the package ({', '.join(names)}){suggest_file(path)}"
+            )
         config, step = workdirs.config_at(path, overrides, step)
         return Stored(path, config, workdirs.tokenizer(path), of_step=step)
     with open_source(
