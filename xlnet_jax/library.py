@@ -367,7 +367,8 @@ class Model:
 
         Raises BadInput for a mutation that does not fit the text, and as `log_prob`.
         """
-        self._texts([text]), self._texts(mutations)
+        self._texts([text])
+        self._texts(mutations)
         wild, rows = self._characters(text, "the text"), []
         known = np.ones((len(mutations), len(text)), bool)
         named = {f"{old}{place}": place - 1 for place, old in enumerate(text, 1)}

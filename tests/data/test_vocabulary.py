@@ -131,3 +131,22 @@ def test_a_damaged_file_is_one_line(tmp_path, change):
     (tmp_path / "vocabulary.json").write_text(json.dumps(json.loads(opened.content) | change))
     with pytest.raises(BadInput, match=r"vocabulary .*/vocabulary.json: .*--vocabulary"):
         Vocabulary(opened.path)
+
+
+def test_whole_words_are_targets_only_if_a_piece_starts_a_word(tmp_path):
+    """BERT leaves out words that are longer than its goal: a protein would have no target."""
+    proteins = made(tmp_path, "characters", ["MKVL"])
+    (tmp_path / "b").mkdir()
+    prose = made(tmp_path / "b", "characters", ["a word"])
+    for objective, spans, tokenizer in (
+        ("mlm", "random", proteins),
+        ("mdm", "words", proteins),
+        ("mlm", "words", prose),
+    ):
+        config = Config().changed(
+            model={"architecture": "bert"}, data={"objective": objective, "spans": spans}
+        )
+        vocabulary.check_pieces(tokenizer, config, "corpus")
+    config = config.changed(data={"objective": "mlm"})
+    with pytest.raises(BadInput, match="^corpus: no piece .* starts a word, .*spans=random"):
+        vocabulary.check_pieces(proteins, config, "corpus")

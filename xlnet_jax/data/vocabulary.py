@@ -327,6 +327,12 @@ def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
             f"which model.architecture={member.name} with data.objective={objective.name} needs; "
             "take a corpus that was prepared with another --vocabulary or --tokenizer"
         )
+    masks_words = needs["mask"] and not objective.whole and config.data.spans == "words"
+    if masks_words and needs["pad"] and not tokenizer.word_start[_FIRST:].any():
+        raise BadInput(
+            f"{where}: no piece of its vocabulary starts a word, and data.spans=words masks whole "
+            "words of a few pieces; use data.spans=random"
+        )
 
 
 def unexportable(tokenizer: Tokenizer, name: str) -> str | None:
