@@ -128,6 +128,7 @@ def compare(case, seed):
     assert moved > 1e-3, "the masks do not depend on the document"
 
 
+ORDERS = ("uniform", "spans", "left_within")
 OWN = (5, 3, 8, 3, 6, 4)
 """Positions of documents of the builder, with up to two pieces around the text."""
 
@@ -143,15 +144,18 @@ class Text(tiny.Words):
 
 
 def built(case, groups, direction_B, seed):
-    """Builds rows of groups of documents as training does."""
+    """Builds rows of groups of documents as training does; `plm` by each order distribution."""
     name, objective, _ = case
     usual = MEMBERS[name].usual(T, None if objective == "plm" else objective)
+    order = ORDERS[seed % len(ORDERS)] if objective == "plm" else "spans"
+    # Targets are a share of the text: known positions are wanted too.
+    share = order == "spans" and objective in ("plm", "mlm")
     whole = {
         "documents": "whole",
-        "factorization_order": "uniform" if objective == "plm" else "spans",
+        "factorization_order": order,
         "pairs": "none",
         "reuse_len": T,
-        "num_predict": T,
+        "num_predict": T // 2 if share and not MEMBERS[name].positions_at_input else T,
         "windows_per_block": 1,
         "target_rate": 0.4,
     }
@@ -207,6 +211,7 @@ def compare_built(case, seed):
     two_way = not MEMBERS[case[0]].positions_at_input
     direction_B = rng.choice([-1, 1] if two_way else [1], ROWS)
     places = packed.place(rng, OWN, T, ROWS)
+    assert len({row for row, _ in places}) < ROWS - 1, "no row has several documents"
     groups = [
         [
             which
