@@ -2312,6 +2312,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "every_host_reads_the_rows_of_the_first",
+        "xlnet_jax/distributed/mesh.py",
+        "np.arange(batch_size)[rows] for",
+        "np.arange(batch_size)[rows] - (rows.start or 0) for",
+        one("multiprocess/every_token_once", "test_every_token_is_read_once_in_an_epoch[321-plm]"),
+    ),
+    Mutant(
         "draws_of_a_document_depend_on_its_place",
         "xlnet_jax/data/batches/documents.py",
         "(builder, texts, number_D)\n    return pack(",

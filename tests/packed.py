@@ -105,3 +105,11 @@ def pack(
         target_weights=weights,
         documents=Documents(*each),
     )
+
+
+def text_read(batch: Batch, row: int) -> list[int]:
+    """The tokens of text of a row, known or predicted, in order; not of left-to-right rows."""
+    fed = batch.tokens[row].copy()
+    used = batch.target_weights[row] > 0
+    fed[batch.target_positions[row][used]] = batch.target_tokens[row][used]
+    return [int(token) for token in fed[batch.rank[row] != NEVER] if token >= 9]

@@ -14,11 +14,14 @@ A fault says on stderr when it has come to act (`planted: ...`), so that a test 
                          seconds
     damaged=N            the checkpoint of step N cannot be read
     step_slow=S          before every dispatch the loop takes S seconds
+    read=FOLDER          no fault: the batches of every dispatch are kept there, pickled, as they
+                         are on the device of this process; STEP.ROW are the first of them
     only=P               faults in process P alone
 """
 
 import hashlib
 import os
+import pickle
 import resource
 import sys
 import threading
@@ -79,7 +82,16 @@ def main() -> None:
         if "data_wait" in faults and at >= int(faults["data_wait"]):
             told("waits")
         time.sleep(float(faults.get("step_slow", 0)))
-        return next_batch(self, batches, at, state)
+        batch = next_batch(self, batches, at, state)
+        if "read" in faults:
+            first_row = batch.tokens.addressable_shards[0].index[1].start or 0
+            path = f"{faults['read']}/{at}.{first_row}"
+            with open(f"{path}.part", "wb") as file:
+                pickle.dump(
+                    jax.tree.map(lambda x: jax.device_get(x.addressable_data(0)), batch), file
+                )
+            os.replace(f"{path}.part", path)
+        return batch
 
     def full(self, step, *arguments):
         if "full" in faults:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+from packed import text_read
 
 from xlnet_jax.batch import NEVER, Batch
 from xlnet_jax.config import Config
@@ -71,15 +72,6 @@ LENGTHS = [5, 3, 70, 1, 12, 30, 8, 2, 2, 31, 32, 33, 6, 4, 9, 20, 7, 1, 1, 15]
 
 def mixture(*texts: Text) -> Mixture:
     return tiny.mixture(*(texts or (Text(LENGTHS),)))
-
-
-def text_read(batch: Batch, row: int) -> list[int]:
-    """The known or predicted tokens of text of a row, in order."""
-    fed = batch.tokens[row].copy()
-    used = batch.target_weights[row] > 0
-    at = batch.target_positions[row][used] + (batch.rank[row].max() < 0)
-    fed[at] = batch.target_tokens[row][used]
-    return [int(token) for token in fed[batch.rank[row] != NEVER] if token >= 9]
 
 
 @pytest.mark.parametrize(("member", "objective", "order"), CASES)
