@@ -2367,7 +2367,6 @@ MUTANTS = (
         one("multiprocess/every_token_once", "test_every_token_is_read_once_in_an_epoch[321-plm]"),
     ),
     Mutant(
-<<<<<<< HEAD
         "flags_of_a_page_may_have_any_bits",
         "xlnet_jax/data/corpus/pages.py",
         "if starts.max() > _ALL_STARTS:",
@@ -2406,8 +2405,6 @@ MUTANTS = (
         one("data/prepare/counted", "test_an_unseen_character_is_refused_with_its_file"),
     ),
     Mutant(
-=======
->>>>>>> w/once
         "draws_of_a_document_depend_on_its_place",
         "xlnet_jax/data/batches/documents.py",
         "(alone, texts)\n    return pack(",
