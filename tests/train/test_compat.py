@@ -121,7 +121,7 @@ def test_fill_functional_picks_as_the_original_and_drops_sep_and_cls_after():
         )
     assert counts.min() < goal == counts.max()
     without = builder._replace(config=with_switches("piece_spans"))
-    assert (without.targets(tokens, direction, goal, draws).sum(axis=1) == goal).all()
+    assert (without.targets(tokens, goal, draws).sum(axis=1) == goal).all()
 
 
 def test_static_targets_come_again_in_every_epoch():

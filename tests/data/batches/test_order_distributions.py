@@ -74,7 +74,7 @@ def test_the_smallest_and_the_largest_draw_give_one_unknown_position_and_all(dis
     fewest = np.append(0, np.linspace(0, 0.9, 8))[None]
     most = np.append(np.nextafter(1, 0), fewest[0, 1:])[None]
     ranks = orders.DISTRIBUTIONS[distribution].ranks
-    assert (ranks(fewest) >= 0).sum() == 1 and (ranks(most) >= 0).all()
+    assert (ranks(fewest, 8) >= 0).sum() == 1 and (ranks(most, 8) >= 0).all()
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)

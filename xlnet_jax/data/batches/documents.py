@@ -156,7 +156,7 @@ def pack(
     """
     config, column = builder.config, np.arange(builder.config.data.segment_len)
     used_DT = column < texts.used_B1
-    filled_BT = column < np.bincount(row_D, texts.used_B1[:, 0])[:, None]
+    filled_BT = column < np.bincount(row_D, texts.used_B1[:, 0], len(builder.rows))[:, None]
 
     def laid(values: np.ndarray | int, rest: int = 0, dtype: type = np.int32) -> np.ndarray:
         x_BT = np.full(filled_BT.shape, rest, dtype)
