@@ -51,21 +51,32 @@ def halves(found: dict) -> list[str]:
 
 
 def shares(found: dict) -> list[str]:
-    """The right panel: a circle for each seed."""
-    left, valid = LEFT + WIDTH + GAP, found["linker"]["valid"]
+    """The right panel: a circle for each network."""
+    left, linker = LEFT + WIDTH + GAP, found["linker"]
+    columns = {
+        ("clm", "left side"): (OTHER, [*linker["valid"]["clm"].values()]),
+        ("plm", "both sides"): (DARK, [*linker["valid"]["plm"].values()]),
+        ("trained plm", "left side"): (DARK, [linker["trained"]["left"]]),
+        ("trained plm", "both sides"): (DARK, [linker["trained"]["both"]]),
+    }
+    most = max(share for _, values in columns.values() for share in values) * 1.1
     parts = [
-        word(left, 14, "a linker between two fragments: share of valid molecules", "start"),
+        word(left, 14, "linkers: share of valid molecules", "start"),
         f'<path d="M{left} {TOP}v{HEIGHT}h{WIDTH}" fill="none" stroke="{GREY}"/>',
     ]
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        parts.append(word(left - 6, TOP + HEIGHT * (1 - share) + 4, f"{share:.0%}", "end"))
-    labels = {"plm": "plm, both sides known", "clm": "clm, the left known"}
-    for number, (name, label) in enumerate(labels.items()):
-        x, color = left + WIDTH * (0.25 + 0.5 * number), (DARK, OTHER)[number]
-        parts.append(word(x, TOP + HEIGHT + 16, label, fill=color))
+    for share in (0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3):
+        if share < most:
+            y = TOP + HEIGHT * (1 - share / most)
+            parts.append(word(left - 6, round(y + 4, 1), f"{share:.0%}", "end"))
+    for number, (label, (color, values)) in enumerate(columns.items()):
+        x = left + WIDTH * (number + 0.5) / len(columns)
         parts += [
-            f'<circle cx="{x:g}" cy="{TOP + HEIGHT * (1 - share):.1f}" r="4" fill="none" '
+            word(x, TOP + HEIGHT + 16 + 14 * line, text, fill=color)
+            for line, text in enumerate(label)
+        ]
+        parts += [
+            f'<circle cx="{x:g}" cy="{TOP + HEIGHT * (1 - share / most):.1f}" r="4" fill="none" '
             f'stroke="{color}"/>'
-            for share in valid[name].values()
+            for share in values
         ]
     return parts
