@@ -60,10 +60,26 @@ def batches(config):
     )
 
 
-class Ours:
-    """This package's step, as `xlnet-jax train` runs it."""
+def dispatches(config, corpus: str):
+    """The dispatches of a corpus, as `xlnet-jax train` reads them, without end."""
+    import numpy as np
 
-    def __init__(self, config, device: str) -> None:
+    from xlnet_jax.data.batches.loader import TrainDispatches
+    from xlnet_jax.data.batches.mixture import Mixture
+    from xlnet_jax.data.batches.stream import extend_plan
+    from xlnet_jax.data.corpus.corpus import Corpus
+
+    rows = config.train.batch_size
+    plan = extend_plan((), 0, rows, config.data.windows_per_block)
+    return TrainDispatches(Mixture((Corpus(corpus),)), config, plan, np.arange(rows), 0, 10**6)
+
+
+class Ours:
+    """This package's step, as `xlnet-jax train` runs it. `example` is a dispatch, if those of
+    `batches` have other shapes.
+    """
+
+    def __init__(self, config, device: str, example: Any = None) -> None:
         import jax
 
         from xlnet_jax.distributed.mesh import make_mesh, place
@@ -78,7 +94,7 @@ class Ours:
         with jax.set_mesh(self.mesh):
             built = build_step(recipe, self.mesh)
             self.state = create_state(built)
-            self.batches = place(batches(config), self.mesh)
+            self.batches = place(example or batches(config), self.mesh)
             lowered = built.jitted.lower(self.state, self.batches)
             began = time.process_time()
             self.compiled = lowered.compile()

@@ -61,7 +61,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 import _texts
-from _sides import STEPS, Made, Ours, Peer
+from _sides import STEPS, Made, Ours, Peer, dispatches
 
 DROPOUT = 0.1
 OURS, XLA, PEER, COMPILED = "ours", "ours_xla", "peer", "peer_compiled"
@@ -139,20 +139,11 @@ class Task:
 
 @functools.cache
 def loaded(task: Task):
-    """Dispatches of the task's corpus, as `xlnet-jax train` reads them, without end."""
-    import numpy as np
+    """Dispatches of the task's corpus."""
+    from xlnet_jax.data.batches.loader import prefetched
 
-    from xlnet_jax.data.batches.loader import TrainDispatches, prefetched
-    from xlnet_jax.data.batches.mixture import Mixture
-    from xlnet_jax.data.batches.stream import extend_plan
-    from xlnet_jax.data.corpus.corpus import Corpus
-
-    config, rows = task.config(), task.config().train.batch_size
-    plan = extend_plan((), 0, rows, config.data.windows_per_block)
-    dispatches = TrainDispatches(
-        Mixture((Corpus(task.corpus),)), config, plan, np.arange(rows), 0, 10**6
-    )
-    return iter(prefetched(dispatches, config))
+    config = task.config()
+    return prefetched(dispatches(config, task.corpus), config)
 
 
 @functools.cache
