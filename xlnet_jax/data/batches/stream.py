@@ -277,8 +277,7 @@ class Stream:
             if epochs.blocks < needed:
                 raise BadInput(
                     f"{name} has {epochs.described}, too few for "
-                    f"train.batch_size={batch_size}; use a smaller batch, "
-                    "a smaller data.windows_per_block or more text"
+                    f"train.batch_size={batch_size}; use a smaller batch or more text"
                 )
 
     def deal(self, step: int, rows: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
