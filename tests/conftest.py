@@ -15,6 +15,8 @@ import pytest
 import shared
 from absl import flags
 
+from xlnet_jax import messages
+
 
 def use_compilation_cache(config: pytest.Config) -> None:
     """Keeps compiled programs in pytest's own cache folder.
@@ -57,7 +59,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def same_surroundings(pytestconfig: pytest.Config):
     """Undoes what the code under test sets for the whole process: compilation cache, log's stream,
-    two signals.
+    two signals, the command that is named to other processes.
     """
     use_compilation_cache(pytestconfig)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
@@ -71,6 +73,7 @@ def same_surroundings(pytestconfig: pytest.Config):
         each for each in root.handlers if not type(each).__module__.startswith("_pytest")
     ]:
         root.removeHandler(handler)
+    vars(messages.output).update(vars(messages.Reporting()))
 
 
 @pytest.fixture

@@ -342,8 +342,6 @@ def test_a_process_that_fails_before_the_meeting_ends_all(failed):
 def command():
     """The command line as a process of its own would have it."""
     messages.output.command = "train"
-    yield
-    messages.output.command = ""
 
 
 @pytest.mark.parametrize(

@@ -271,8 +271,10 @@ def _permuted(builder: ExampleBuilder) -> Batch:
 def _windows(
     builder: ExampleBuilder, content_of: Callable[[ExampleBuilder, Texts], Content]
 ) -> Batch:
-    """Builds examples of one text each, the whole window, which no other step reads."""
-    length_B = np.full(len(builder.rows), builder.config.data.reuse_len)
+    """Builds examples of one text each, which fills the segment and which no other step reads."""
+    config = builder.config
+    text_len = config.data.segment_len - frames.pieces_around(config)
+    length_B = np.full(len(builder.rows), text_len)
     return batch_of(builder, content_of(builder, read_texts(builder, length_B)))
 
 
