@@ -1,9 +1,9 @@
 """Shared values of the systems of a comparison on whole documents, such as molecules and proteins:
 a small network that learns on a laptop's CPU.
 
-    xlnet-jax compare --corpus=CORPUS --workdir=RUN --configs=configs/compare/documents/clm.py,\
-    configs/compare/documents/mlm.py,configs/compare/documents/mdm.py,\
-    configs/compare/documents/plm.py --config.model.vocab_size=V
+    folder=configs/compare/documents
+    xlnet-jax compare --corpus=CORPUS --workdir=RUN --config.model.vocab_size=V \
+      --configs=$folder/clm.py,$folder/mlm.py,$folder/mdm.py,$folder/plm.py
 
 V is the size of the vocabulary that `prepare` prints. `--config.data.segment_len=T` makes rows of T
 tokens (128 for molecules, 256 for proteins); the keys that must be equal to it follow.
