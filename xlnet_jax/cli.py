@@ -24,7 +24,7 @@ from xlnet_jax import __version__, messages
 from xlnet_jax.command_list import COMMANDS, TOPICS
 from xlnet_jax.errors import BadInput, Interrupted, XLNetError, causes, summary
 from xlnet_jax.messages import suggest
-from xlnet_jax.options import call, lazily, unknown_word
+from xlnet_jax.options import call, imported, unknown_word
 
 GROUPS = {"corpus": ("Look into a corpus, or check all of it.", "xlnet-jax corpus info corpus")}
 """Help and example of groups, the first words of two-word commands."""
@@ -138,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.json or isinstance(result, list):
             print(*map(json.dumps, result if isinstance(result, list) else [result]), sep="\n")
         else:
-            lazily(args.chosen.show)(result)
+            imported(args.chosen.show)(result)
     return _write(shown.getvalue())
 
 

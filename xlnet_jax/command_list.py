@@ -10,7 +10,7 @@ from typing import Any
 from xlnet_jax.infer.options import MOST_ORDERS, Decoding, Fill, Generate, Score
 from xlnet_jax.keys import key
 from xlnet_jax.members import MEMBERS
-from xlnet_jax.options import Command, Option, count, declared_options, lazily, option
+from xlnet_jax.options import Command, Option, count, declared_options, imported, option
 
 MOST_ROWS = 2**22
 """Largest batch size of a command."""
@@ -30,7 +30,7 @@ def compile_for(topology: str, slices: int, **options: Any) -> dict[str, Any]:
 
     topologies.check_topology(topology, slices)
     topologies.prepare_environment()
-    return lazily("aot.report:compile_for")(name=topology, slices=slices, **options)
+    return imported("aot.report:compile_for")(name=topology, slices=slices, **options)
 
 
 def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option, ...]:

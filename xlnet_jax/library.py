@@ -390,12 +390,14 @@ class Model:
         return list(map(Effect, *found))
 
     def _characters(self, text: str, name: str) -> list[int]:
-        """Returns the ids of a text. Raises BadInput unless each is a single character."""
+        """Returns the ids of a text. Raises BadInput unless each is a character or a byte."""
         try:
             ids = self.tokenizer.encode(text).tolist()
         except BadInput as error:
             raise BadInput(f"{name}: {error}") from error
-        if [len(self.tokenizer.pieces[id]) for id in ids] != [1] * len(text):
+        if [self.tokenizer.level == "bytes" or len(self.tokenizer.pieces[id]) for id in ids] != [
+            1
+        ] * len(text):
             raise BadInput(
                 f"{name}: its characters are not the pieces of the vocabulary; take a model whose "
                 "corpus was prepared with --vocabulary=characters, and a text without spaces "

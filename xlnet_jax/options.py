@@ -48,7 +48,7 @@ class Command(NamedTuple):
     Attributes:
       name: `train`, or `corpus info` in a group.
       help, example: a sentence, and a working command line; more lines may follow.
-      run: the name of a function, as in `lazily`, which takes the options as keywords and returns
+      run: the name of a function, as in `imported`, which takes the options as keywords and returns
         the result, an object or a list: `--json` prints an object in one line, and a list is always
         printed as one object per line. The option `config`, a file's name, arrives as the loaded
         `Config`.
@@ -78,7 +78,7 @@ def call(command: Command, options: dict[str, Any], overrides: list[str]) -> Any
     config = None
 
     def announce(code: int, line: str) -> None:
-        lazily("distributed.processes:announce")(config, overrides, code, line)
+        imported("distributed.processes:announce")(config, overrides, code, line)
 
     messages.output.command = command.name
     messages.inform(announce if command.meets else None)
@@ -88,21 +88,21 @@ def call(command: Command, options: dict[str, Any], overrides: list[str]) -> Any
     for option in command.options:
         option.check(options[option.keywords.get("dest", option.name.lstrip("-"))])
     # Before the imports of the command, which take seconds.
-    with lazily("run.signals:stop_request")() if command.stops else contextlib.nullcontext():
+    with imported("run.signals:stop_request")() if command.stops else contextlib.nullcontext():
         if "config" in options:
             if given := options["config"]:
                 config = configs.load(given, overrides)
-            elif lazily("run.workdir:read_config")(where := options["workdir"]) is None:
+            elif imported("run.workdir:read_config")(where := options["workdir"]) is None:
                 raise BadInput(
                     f"--workdir={where} holds no run that could be resumed; "
                     "give the --config of a new run"
                 )
             else:
-                config = lazily("run.workdir:load_config")(where, overrides)
+                config = imported("run.workdir:load_config")(where, overrides)
             options = options | {"config": config}
         elif command.overrides:
             options = options | {"overrides": overrides}
-        return lazily(command.run)(**options)
+        return imported(command.run)(**options)
 
 
 def unknown_word(command: Command, word: str) -> str:
@@ -124,7 +124,7 @@ def unknown_word(command: Command, word: str) -> str:
     return f"unknown option {word!r}{near or '; see --help'}"
 
 
-def lazily(name: str) -> Callable[..., Any]:
+def imported(name: str) -> Callable[..., Any]:
     """Imports and returns a function of the package, such as `run.workdir:read_config`."""
     return pkgutil.resolve_name(f"xlnet_jax.{name}")
 

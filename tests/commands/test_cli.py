@@ -26,7 +26,7 @@ from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.distributed import mesh
 from xlnet_jax.errors import BadInput, Diverged
 from xlnet_jax.messages import print_lines
-from xlnet_jax.options import Command, call, lazily
+from xlnet_jax.options import Command, call, imported
 from xlnet_jax.run import workdir
 
 HERE = str(tiny.TESTS)
@@ -104,7 +104,7 @@ CLM = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
 def test_training_ends_with_the_command_that_goes_on(left, capsys, sections, step, command):
     folder = left(**sections)
     train_command = next(command for command in COMMANDS if command.name == "train")
-    show = lazily(train_command.show)
+    show = imported(train_command.show)
     show({"step": step, "loss": 5.0, "workdir": folder})
     said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert said.keys() >= {"step", "command"}

@@ -128,7 +128,7 @@ def test_whole_documents_are_evenly_spaced_over_those_that_fit():
         ]
         assert [row[row >= 0].tolist() for row in found_NT] == chosen
         assert found_NT.shape[1] == longest
-    with pytest.raises(BadInput, match="tokens, but no window of 0; hold out more text"):
+    with pytest.raises(BadInput, match="tokens, but no document of at most 0; hold out"):
         windows(Mixture((corpus,)), 0, 3, every=1, whole=True)
 
 

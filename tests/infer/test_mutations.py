@@ -105,6 +105,8 @@ def test_pieces_that_are_no_characters_are_refused(model):
         model.mutations(" AC", [])
     with pytest.raises(BadInput, match="put it into a list"):
         model.mutations(WILD, "C2W")
+    of_bytes = dataclasses.replace(model, tokenizer=data_fixtures.tokenizer_of("bytes"))
+    assert of_bytes.mutations(data_fixtures.ALPHABET[:4], []) == []
 
 
 def test_the_recipe_of_the_page_prints_as_many_lines_as_it_shows(model, monkeypatch):

@@ -15,8 +15,9 @@ window. A permutation model (`plm`) needs one call per order for the first two. 
 are counted. For each order the likelihoods of the first two measures sum to 1 over all texts. The
 mean of -log p over orders is an upper bound on -log p of the mixture of these orders.
 
-A window is read without a memory of earlier text. A window longer than a segment is read in
-segments with the memory carried; a model without memory reads each segment alone and sees less.
+With whole documents each document is a window. A window is read without a memory of earlier text.
+A window longer than a segment is read in segments with the memory carried; a model without memory
+reads each segment alone and sees less.
 """
 
 from __future__ import annotations

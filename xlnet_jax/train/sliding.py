@@ -211,9 +211,10 @@ def windows(
             fits_D = np.flatnonzero((text_D > 0) & (text_D <= length))
             available = len(fits_D)
         if available < 1:
+            what = "document of at most" if whole else "window of"
             raise BadInput(
-                f"{name} has {corpus.tokens:,} tokens, but no window of {length:,}; "
-                "hold out more text"
+                f"{name} has {corpus.tokens:,} tokens, but no {what} {length:,}; "
+                f"hold out more text{', or raise data.segment_len' * whole}"
             )
         count = min(available, most or available)
         number_N = np.arange(count) * available // count

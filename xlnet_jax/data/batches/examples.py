@@ -165,7 +165,7 @@ class ExampleBuilder(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """Texts that are examples by themselves, one in each row from its first column on."""
+    """Texts that are examples by themselves, one in each row; frames begin in the first column."""
 
     tokens_BT: np.ndarray
     """int: the text in reading order with its frame; any tokens behind it."""
@@ -272,8 +272,7 @@ def _windows(
     builder: ExampleBuilder, content_of: Callable[[ExampleBuilder, Texts], Content]
 ) -> Batch:
     """Builds examples of one text each, which fills the segment and which no other step reads."""
-    config = builder.config
-    text_len = config.data.segment_len - frames.pieces_around(config)
+    text_len = builder.config.data.segment_len - frames.pieces_around(builder.config)
     length_B = np.full(len(builder.rows), text_len)
     return batch_of(builder, content_of(builder, read_texts(builder, length_B)))
 
@@ -296,7 +295,7 @@ def diffused(builder: ExampleBuilder, texts: Texts) -> Content:
 
 
 def _ranks_of_all(builder: ExampleBuilder, texts: Texts, order: str) -> np.ndarray:
-    """Returns ranks of texts that begin in the first column, int32 [B, T]."""
+    """Returns the ranks of texts without their frames, int32 [B, T]."""
     fresh = 1 + builder.config.data.segment_len
     (draws_BX,) = builder.draws(fresh=fresh)
     return orders.DISTRIBUTIONS[order].ranks(draws_BX, texts.length_B1)

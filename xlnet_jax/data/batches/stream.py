@@ -50,8 +50,8 @@ class PlanEntry(NamedTuple):
     batch_size: int
     read: tuple[int, ...] = ()
     """Tokens of each corpus that earlier phases read: all tokens of whole epochs, and all tokens of
-    the begun blocks of the last epoch. The block numbers continue from there. Of whole documents:
-    rows.
+    the begun blocks of the last epoch. The block numbers continue from there. With whole documents
+    a row counts as one token.
     """
 
 
@@ -277,7 +277,8 @@ class Stream:
             if epochs.blocks < needed:
                 raise BadInput(
                     f"{name} has {epochs.described}, too few for "
-                    f"train.batch_size={batch_size}; use a smaller batch or more text"
+                    f"train.batch_size={batch_size}; use a smaller batch"
+                    f"{', a smaller data.windows_per_block' * (not epochs.packed)} or more text"
                 )
 
     def deal(self, step: int, rows: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:

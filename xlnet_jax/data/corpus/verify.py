@@ -108,8 +108,12 @@ def verify(path: str, workers: int | None = None) -> tuple[Json, list[str]]:
             return counts
 
         try:
-            for name, split in manifest["splits"].items():
-                problems += _check_split(path, manifest, name, threads.map(count, split["shards"]))
+            counted = {
+                name: threads.map(count, split["shards"])
+                for name, split in manifest["splits"].items()
+            }
+            for name, of_shards in counted.items():
+                problems += _check_split(path, manifest, name, of_shards)
         finally:
             threads.shutdown(cancel_futures=True)
     return {

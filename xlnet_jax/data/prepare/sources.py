@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import logging
 import os
 import re
@@ -44,8 +45,8 @@ _FORMATS = {
     **dict.fromkeys((".csv", ".tsv"), "table"),
     **dict.fromkeys((".fasta", ".fa", ".fas", ".fsa", ".faa", ".fna", ".ffn", ".frn"), "fasta"),
 }
-# A file may be cut at the end of the match with a whole line: before any line, before a name of a
-# FASTA, or after a blank line. At the end of the file the line is empty.
+# Where a file may be cut: before any line, before a name of a FASTA, or after a blank line. The
+# next part begins where the match with a whole line ends. At the end of the file the line is empty.
 _CUTS = {"line": b"", "name": rb"(?=>)|\Z", "blank_line": rb"\s*\Z"}
 
 
@@ -69,8 +70,10 @@ class Part(NamedTuple):
         """Returns the error in the line at a byte; for a row or an example as `bad`."""
         if kind_of(self.path).format in ("parquet", "tfds"):
             return self.bad(number, message)
-        before = lines(Part(self.path, 0, number), cut=True)
-        ends = sum(block[: max(0, number - start)].count(b"\n") for start, block in before)
+        blocks = lines(Part(self.path, 0, number), cut=True)
+        # A compressed file is read to its end otherwise.
+        before = itertools.takewhile(lambda block: block[0] < number, blocks)
+        ends = sum(block[: number - start].count(b"\n") for start, block in before)
         return BadInput(f"{self.path}, line {1 + ends}: {message}")
 
 

@@ -219,9 +219,7 @@ class TextReader:
             if is_text:
                 self.dropped.update(marks.count(text, self.cleaned))
             for line, raw_line in zip(text.split("\n"), raw.split(b"\n"), strict=True):
-                # Old Mac files end their lines with a lone carriage return.
-                for ended in line.rstrip("\r").split("\r"):
-                    yield offset, ended
+                yield offset, line
                 offset += len(raw_line) + 1
 
     def _paragraphs(
@@ -231,10 +229,8 @@ class TextReader:
         is `line`, as a list with its place.
         """
         size = 0
-        # A record may have such ends too.
-        ended = ((place, line) for place, whole in lines for line in whole.rstrip("\r").split("\r"))
         for is_blank, run in itertools.groupby(
-            ended, lambda each: not each[1] or each[1].isspace()
+            _ended(lines), lambda each: not each[1] or each[1].isspace()
         ):
             for paragraph in [] if is_blank else zip(run) if document == "line" else [run]:
                 read, start = list[str](), None
@@ -287,7 +283,7 @@ class TextReader:
 
         def of_file() -> Iterator[str]:
             nonlocal offset
-            for start, line in self._lines(part, is_text=False):
+            for start, line in _ended(self._lines(part, is_text=False)):
                 offset = start
                 yield f"{line}\n"
 
@@ -305,7 +301,7 @@ class TextReader:
         place for them.
         """
         name, start, sequence = "", part.start, ""
-        for offset, line in self._lines(part, is_text=False):
+        for offset, line in _ended(self._lines(part, is_text=False)):
             line, is_name = line.rstrip(), line.startswith(">")
             if is_name:
                 if name:
@@ -423,6 +419,11 @@ def _sentence_ends() -> tuple[re.Pattern[str], re.Pattern[str]]:
         r"|(?<=[.!?…])(?<![.!?…][.!?…])[.!?…]*+[\"'”’»)\]]*+(?=\s))"
     )
     return re.compile(ends), re.compile(rf"[.!?…{_WIDE}{others}][\"'”’»)\]」』）｣]*$")
+
+
+def _ended(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Ends lines also at a lone carriage return, as old Mac files do; places stay."""
+    return ((place, line) for place, whole in lines for line in whole.rstrip("\r").split("\r"))
 
 
 def split_sentences(line: str) -> Iterator[str]:
