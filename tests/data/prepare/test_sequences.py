@@ -89,7 +89,8 @@ def test_what_is_no_sequence_is_refused_with_its_line_in_the_file(tmp_path, name
 
 
 def test_lines_of_an_old_mac_end_with_a_carriage_return(tmp_path):
-    found, _ = documents(tmp_path / "a.fa", ">a\rMKV\rLL*\r>b\r\rMK\r")
+    of = reader("replace")
+    found, _ = documents(tmp_path / "a.fa", ">a\rMKV\rLL*\r>b\r\rMK\r", of=of)
     assert found == [[["MKVLL"]], [["MK"]]]
     found, _ = documents(tmp_path / "a.jsonl", '{"text": "MK",\r "n": 1}\n')
     assert found == [[["MK"]]], "in JSON it is a space"
