@@ -75,8 +75,8 @@ def dispatches(config, corpus: str):
 
 
 class Ours:
-    """This package's step, as `xlnet-jax train` runs it. `example` is a dispatch, if those of
-    `batches` have other shapes.
+    """This package's step, as `xlnet-jax train` runs it. `example` is a dispatch with the shapes to
+    compile for; None: the random rows of `batches`.
     """
 
     def __init__(self, config, device: str, example: Any = None) -> None:

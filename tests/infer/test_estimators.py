@@ -75,8 +75,8 @@ def test_a_masked_model_sees_what_is_earlier_in_the_order_and_masks(objective, x
 
 
 def test_a_document_has_the_likelihood_of_its_text_and_from_left_to_right_of_its_end(x64):
-    """Of all texts of `clm` without EOD in them: those of up to two tokens with their end, and the
-    first three tokens of longer ones, sum to 1.
+    """`clm` gives probabilities to the empty text, to each text of one or two tokens with its end,
+    and to the first three tokens of longer texts. They sum to 1.
     """
     config = configured("clm").changed(data={"documents": "whole", "segment_len": T})
     joined = scorer(V, "clm", batch_size=1000, memory_len=0)

@@ -176,7 +176,7 @@ def test_the_first_losses_are_logged_and_then_every_hundredth(size, caplog):
 
 
 def test_a_level_that_is_not_known_has_no_line(tmp_path, monkeypatch):
-    """That of a run without held-out text; what is known is drawn all the same."""
+    """A run without held-out text has no held-out level; the other levels are drawn."""
     module, drawn = pytest.importorskip("matplotlib.figure"), []
 
     class Kept(module.Figure):

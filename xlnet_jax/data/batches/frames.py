@@ -5,8 +5,8 @@
     mlm  CLS text SEP
     mdm  CLS text SEP    for members with positions at the input; else the text alone
 
-All of them have segment 0. Examples that are windows of a stream are in `examples`; those of mdm,
-and of plm with other orders than spans, have the same pieces around them.
+All of them have segment 0. `examples` builds windows of a stream. Windows of mdm, and windows of
+plm without spans, have the same pieces around them as documents.
 """
 
 from __future__ import annotations

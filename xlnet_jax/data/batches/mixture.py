@@ -124,8 +124,8 @@ class Mixture:
         )
 
     def _sizes(self, config: Config) -> tuple[tuple[int, ...], int]:
-        """Returns the tokens of each corpus, and those of a window; or the rows of whole documents,
-        and 1.
+        """Returns the number of tokens of each corpus, and of a window. With whole documents it
+        returns the number of rows of each corpus, and 1.
         """
         if config.data.whole_documents:
             return tuple(each.rows for each in self.packed(config)), 1
