@@ -1388,6 +1388,13 @@ MUTANTS = (
         one("distributed/processes", "test_what_all_say_and_hear_grows_as_their_number"),
     ),
     Mutant(
+        "an_error_of_a_lost_peer_is_a_bug",
+        "xlnet_jax/distributed/processes.py",
+        'lost = "RESOURCE_EXHAUSTED" not in str(error)',
+        "lost = isinstance(error, jax.errors.JaxRuntimeError)",
+        one("distributed/processes", "test_an_error_waits_for_news_of_a_lost_process"),
+    ),
+    Mutant(
         "texts_stay_in_the_service",
         "xlnet_jax/distributed/processes.py",
         "{self._meetings - 1}",
