@@ -4689,8 +4689,8 @@ MUTANTS = (
     Mutant(
         "segments_of_xlnet_may_be_left_out",
         "xlnet_jax/config/data.py",
-        'data.pairs != "none" or data.whole_documents or config.model.member.positions_at_input',
-        'data.pairs != "none" or not config.model.member.positions_at_input',
+        'data.pairs != "none" or data.whole_documents or config.model.member.bounded',
+        'data.pairs != "none" or not config.model.member.bounded',
         one("data/batches/whole_sentences", "test_rules_of_others_name_the_families_too"),
     ),
     Mutant(

@@ -35,7 +35,7 @@ from xlnet_jax.members import MEMBERS
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.recipe import make_recipe
 
-FAMILIES = [name for name, member in MEMBERS.items() if member.positions_at_input]
+FAMILIES = [name for name, member in MEMBERS.items() if member.bounded]
 TRAINED = [
     pytest.param(name, marks=pytest.mark.slow if name in ("albert", "gpt2") else pytest.mark.prove)
     for name in FAMILIES

@@ -100,7 +100,7 @@ def rules(config: Any) -> list[Rule]:
 def _example_rules(config: Any) -> list[Rule]:
     """Returns the conflicts of switches that change examples."""
     data, on, objective = config.data, config.compat.on, config.objective
-    at_input = config.model.member.positions_at_input
+    at_input = config.model.member.bounded
     newer = (
         at_input
         or data.whole_documents

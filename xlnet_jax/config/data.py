@@ -292,7 +292,7 @@ def rules(config: Config) -> list[Rule]:
         ),
         (
             "data.pairs",
-            data.pairs != "none" or data.whole_documents or config.model.member.positions_at_input,
+            data.pairs != "none" or data.whole_documents or config.model.member.bounded,
             f"is not for model.architecture={config.model.architecture}; use next or order",
         ),
         (
@@ -373,7 +373,7 @@ def _task_rules(config: Config) -> list[Rule]:
         ),
         (
             "finetune.segments",
-            not member.positions_at_input or task.segments == 1,
+            not member.bounded or task.segments == 1,
             (
                 f"must be 1 with model.architecture={config.model.architecture}: "
                 "its positions do not reach into a memory"

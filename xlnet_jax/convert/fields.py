@@ -244,7 +244,7 @@ def read_data(model: Json) -> Json:
     longest examples. `model` has the keys of `read_model`.
     """
     member = MEMBERS[model["model.architecture"]]
-    if not member.positions_at_input:
+    if not member.bounded:
         return {}
     return {
         f"data.{key}": value

@@ -289,7 +289,7 @@ class QuestionAnswering(Task):
     def head(self, config: ModelConfig) -> AnswerHead | SpanHead:
         """Returns the head of the member; see the module's docstring."""
         settings = self.config.finetune
-        if config.member.positions_at_input:
+        if config.member.bounded:
             return SpanHead(config, settings.beam, settings.max_answer)
         return AnswerHead(config, settings.beam)
 
@@ -318,7 +318,7 @@ class QuestionAnswering(Task):
         for each in answers:
             if not each["answer"]:
                 each["score"] = None  # JSON has no infinity
-            elif self.config.model.member.positions_at_input:
+            elif self.config.model.member.bounded:
                 each["no_answer"] -= each["score"]
         return answers
 

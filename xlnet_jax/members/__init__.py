@@ -28,6 +28,8 @@ member.
 from xlnet_jax.members.albert import ALBERT
 from xlnet_jax.members.bert import BERT
 from xlnet_jax.members.gpt2 import GPT2
+from xlnet_jax.members.modern import MODERN
+from xlnet_jax.members.modernbert import MODERNBERT
 from xlnet_jax.members.roberta import ROBERTA
 from xlnet_jax.members.transformer import TRANSFORMER
 from xlnet_jax.members.transformer_xl import TRANSFORMER_XL
@@ -45,6 +47,8 @@ MEMBERS = {
         ALBERT,
         GPT2,
         TRANSFORMER,
+        MODERNBERT,
+        MODERN,
     )
 }
 """Members by `model.architecture`."""

@@ -149,6 +149,7 @@ BERT = Member(
         output_dropout=False,
         head="dense",
     ),
+    bounded=True,
     segments=2,
     padding_row=0,
     required=REQUIRED,

@@ -24,6 +24,7 @@ from xlnet_jax.model.layers import (
     layer_norm,
     parameter,
     product,
+    residual_init,
 )
 
 
@@ -105,8 +106,10 @@ class LMHead(nn.Module):
         tails, axis = len(groups) - 1, None if config.adaptive else "vocab"
         if head.startswith("dense"):
             activation = ACTIVATIONS["gelu_erf" if head == "dense_erf" else config.activation]
+            init, bias = residual_init(config, self.parts), self.parts.layer_biases
+            axes, width = ("embed", None), groups[0].width
             transform = Dense(
-                config, groups[0].width, ("embed", None), "kernel", HEAD_DEPTH, name="transform"
+                config, width, axes, "kernel", HEAD_DEPTH, init, bias, name="transform"
             )
             y_BPE = activation(transform(vectors_BPD))
             vectors_BPD = layer_norm("norm", config, HEAD_DEPTH)(y_BPE).astype(y_BPE.dtype)
