@@ -85,13 +85,13 @@ class DataConfig:
     spans: str = key(
         "words",
         "targets: n whole words (words), n pieces from a word start (pieces), or single pieces "
-        "(random); chosen in random order for bert, roberta, albert",
+        "(random); chosen in random order for members without memory",
         "words pieces random",
     )
     pairs: str = key(
         "next",
         "text B: next = the text after A or another text; order = A and B in order or "
-        "swapped; none = no B, text across documents (bert, roberta, albert)",
+        "swapped; none = no B, text across documents (bert, roberta, albert, modernbert)",
         "next order none",
     )
     short_rate: float = key(
@@ -102,7 +102,7 @@ class DataConfig:
     )
     target_rate: float = key(
         0.15,
-        "bert, roberta, albert: targets per piece, at most `num_predict`",
+        "bert, roberta, albert, modernbert: targets per piece, at most `num_predict`",
         "(0, 1]",
         phased=True,
     )

@@ -487,7 +487,10 @@ def _initial_parameters(
             name for name in origin["fresh"] if not name.startswith("params/pooler/")
         ]
         params |= {"head": {"summary": params.pop("pooler")}} if "pooler" in params else {}
-    theirs = (workdirs.read_config(restore.run_of(path)[0]) or {}).get("config", {})
+    run = restore.run_of(path)[0]
+    theirs = (
+        flat(workdirs.load_config(run, step=origin["step"])) if workdirs.read_config(run) else {}
+    )
     names = [f"model.{key}" for key in ARCHITECTURE if key not in ("vocab_size", "spare_rows")]
     architecture = {name: theirs[name] for name in names if name in theirs}
     if other := changed_keys(config, architecture, FROZEN):
