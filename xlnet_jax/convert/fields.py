@@ -290,17 +290,15 @@ def _class_in(found: Json) -> str:
     return str((found.get("architectures") or [""])[0])
 
 
-def read_data(model: Json) -> Json:
-    """Returns the keys of `data` that config.json lacks: the usual objective of the member, and the
-    longest examples. `model` has the keys of `read_model`.
+def read_usual(model: Json) -> Json:
+    """Returns keys for what config.json lacks: the usual objective of the member and the longest
+    examples, and its usual values of `model`. `model` has the keys of `read_model`.
     """
     member = MEMBERS[model["model.architecture"]]
     if not member.bounded:
         return {}
-    return {
-        f"data.{key}": value
-        for key, value in member.usual(model["model.max_positions"])["data"].items()
-    }
+    usual = member.usual(model["model.max_positions"])
+    return {f"{name}.{key}": value for name in usual for key, value in usual[name].items()}
 
 
 def read_task(folder: str, found: Json) -> Json:

@@ -18,6 +18,7 @@ PARTS = Parts(
     output_dropout=False,
     scaled_init=True,
     head="dense",
+    summary="head",
 )
 USUAL = {
     "activation": "gelu_erf",
@@ -60,7 +61,7 @@ _TABLE = (
     ),
 )
 _REQUIRED = REQUIRED | {"norm": "pre"}
-_HEAD = {"transform": "head.dense", "norm": "head.norm", "logits": "classifier"}
+_HEAD = {"summary/transform": "head.dense", "summary/norm": "head.norm", "logits": "classifier"}
 
 _PEER = Peer(
     title="ModernBERT",
