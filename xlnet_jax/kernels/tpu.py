@@ -98,7 +98,7 @@ def attend(
     seen = None
     if plan.packed:
         seen = packing.first_and_last(
-            packing.seen_blocks(queries, keys, plan.query_block, plan.key_block)
+            packing.seen_blocks(a, queries, keys, plan.query_block, plan.key_block)
         )
     o_BQD: Any = _fused(
         plans,
