@@ -38,8 +38,10 @@ from xlnet_jax.train.recipe import make_recipe
 FAMILIES = [name for name, member in MEMBERS.items() if member.bounded]
 TRAINED = [
     pytest.param(name, marks=pytest.mark.slow if name in ("albert", "gpt2") else pytest.mark.prove)
-    for name in FAMILIES
+    for name in (*FAMILIES, "modern")
 ]
+MODERN = MEMBERS["modern"].usual(32)["model"] | {"memory_len": 24, "window": 9}
+"""Of the tiny configuration of `modern`, for permutations of XLNet's examples."""
 
 
 def write(config, folder):
@@ -54,8 +56,7 @@ def write(config, folder):
 def member(name, **model):
     """The tiny configuration of a member, `xlnet` also masked."""
     if name in ("xlnet", "modern"):
-        usual = MEMBERS[name].usual(32)["model"] if name == "modern" else {}
-        return tiny.config(model=usual | {"memory_len": 24} | model)
+        return tiny.config(model=model if name == "xlnet" else MODERN | model)
     if name == "masked":
         data = {"objective": "mlm", "reuse_len": 29, "bidirectional": False}
         return tiny.config(data=data, model={"memory_len": 0} | model)
@@ -265,14 +266,16 @@ def settings(tmp_path_factory, pytestconfig):
     def of(family, **changes):
         kind = "wordpiece" if family in ("bert", "albert") else "bytebpe"
         size = made(folder / kind, vocabulary=kind)["tokenizer"]["vocab_size"]
-        log = {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))}
-        return tiny.family(
-            family,
-            model={"vocab_size": size},
-            data={"corpus": str(folder / kind)},
-            log=log,
+        of_modern = {"window": 9, "global_every": 2} if family == "modernbert" else {}
+        sections = {
+            "model": {"vocab_size": size} | of_modern,
+            "data": {"corpus": str(folder / kind)},
+            "log": {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))},
             **changes,
-        )
+        }
+        if family == "modern":
+            return tiny.config(**sections | {"model": MODERN | sections["model"]})
+        return tiny.family(family, **sections)
 
     return of
 
