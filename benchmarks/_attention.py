@@ -116,7 +116,7 @@ def visits(a: Arguments, query_block: int, key_block: int) -> tuple[int, int, in
     """
     queries = packing.padded_queries(a, round_up(a.limit_BQ.shape[1], query_block))
     keys = packing.padded_keys(a, round_up(a.rank_BK.shape[1], key_block))
-    seen_BIJ = packing.seen_blocks(queries, keys, query_block, key_block)
+    seen_BIJ = packing.seen_blocks(a, queries, keys, query_block, key_block)
     by_queries, by_keys = (
         int(np.sum(last - first + 1))
         for first, last in map(packing.first_and_last, (seen_BIJ, seen_BIJ.swapaxes(1, 2)))

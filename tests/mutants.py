@@ -241,15 +241,15 @@ MUTANTS = (
     Mutant(
         "padding_of_keys_counts_in_their_block",
         "xlnet_jax/kernels/packing.py",
-        "ranks_BJK == _INT.max, _INT.min, ranks_BJK",
-        "ranks_BJK == _INT.min, _INT.min, ranks_BJK",
+        "keys[0] != _INT.max",
+        "keys[0] != _INT.min",
         one("kernels/fused", "test_blocks_that_no_query_sees_are_not_read[tpu-in_order]"),
     ),
     Mutant(
         "padding_of_queries_counts_in_their_block",
         "xlnet_jax/kernels/packing.py",
-        "jnp.where(floor_BQ == NEVER, _INT.min, limit_BQ)",
-        "jnp.where(floor_BQ < 0, _INT.min, limit_BQ)",
+        "of_queries &= queries[4] != NEVER",
+        "of_queries &= queries[4] >= 0",
         one("kernels/fused", "test_blocks_that_no_query_sees_are_not_read[gpu-in_order]"),
     ),
     Mutant(
@@ -1362,8 +1362,8 @@ MUTANTS = (
     Mutant(
         "fused_mixes_the_directions",
         FUSED_BACKWARD,
-        "table = 0 if plan.own_tables else inputs.table[b]",
-        "table = 0",
+        "inputs.table[b] if plan.relative and not plan.own_tables else 0",
+        "0",
         one("kernels/fused", "test_shards_of_rows_and_heads_equal_the_whole"),
     ),
     Mutant(

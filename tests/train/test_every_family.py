@@ -53,8 +53,9 @@ def write(config, folder):
 
 def member(name, **model):
     """The tiny configuration of a member, `xlnet` also masked."""
-    if name == "xlnet":
-        return tiny.config(model=model)
+    if name in ("xlnet", "modern"):
+        usual = MEMBERS[name].usual(32)["model"] if name == "modern" else {}
+        return tiny.config(model=usual | {"memory_len": 24} | model)
     if name == "masked":
         data = {"objective": "mlm", "reuse_len": 29, "bidirectional": False}
         return tiny.config(data=data, model={"memory_len": 0} | model)
@@ -64,6 +65,8 @@ def member(name, **model):
 
 NORMAL, ZEROS, ONES, FOR_RESIDUALS = (0, 0.02), (0, 0), (1, 0), (0, 0.02 / (2 * 2) ** 0.5)
 NORMS = {"*norm/scale": ONES, "*norm/bias": ZEROS}
+CUT, CUT_FOR_RESIDUALS = ((0, 0.8796 * deviation) for _, deviation in (NORMAL, FOR_RESIDUALS))
+"""Normal within two deviations, which leaves 0.88 of one."""
 # The code of XLNet: one initialiser, normal, for all but dense biases and LayerNorm (modeling.py,
 # xlnet.py).
 OF_XLNET = NORMS | {
@@ -92,6 +95,17 @@ OF_PAIRS = {
     "sentence_head/kernel": NORMAL,
     "sentence_head/bias": ZEROS,
 }
+# The classes of transformers (`_init_weights`), as `peers/test_live_modernbert.py` compares.
+OF_MODERN = {
+    "*norm/scale": ONES,
+    "word_embedding": CUT,
+    "layers/attention/[qkv]*": CUT,
+    "layers/attention/output": CUT_FOR_RESIDUALS,
+    "layers/feed_forward/*/kernel": CUT,
+    "layers/feed_forward/outer/kernel": CUT_FOR_RESIDUALS,
+    "transform/kernel": CUT_FOR_RESIDUALS,
+    "bias": ZEROS,
+}
 STARTS = {
     "xlnet": OF_XLNET | OF_TWO_STREAMS,
     "masked": OF_XLNET | OF_TWO_STREAMS,
@@ -118,6 +132,8 @@ STARTS = {
     "gpt2": OF_BERT
     | {"layers/attention/output": FOR_RESIDUALS, "layers/feed_forward/outer/kernel": FOR_RESIDUALS},
     "transformer": {name: start for name, start in OF_BERT.items() if name != "position_embedding"},
+    "modernbert": OF_MODERN,
+    "modern": OF_MODERN | {"mask_embedding": CUT},
 }
 """Mean and deviation of the fresh parameters with two layers and model.init_std=0.02; the last
 pattern that fits.
@@ -183,6 +199,8 @@ DROPPED = {
     "albert": DROPS | {"Dropout_0": 0.1},  # of what the loss of pairs reads
     "gpt2": DROPS,
     "transformer": DROPS,
+    "modernbert": DROPS,
+    "modern": DROPS | {"layers/attention/query": 0.4, "query_dropout": 0.5},
 }
 RATES = {"dropout": 0.5, "attention_dropout": 0.4, "activation_dropout": 0.3}
 

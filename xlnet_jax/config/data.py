@@ -251,7 +251,8 @@ class FinetuneConfig:
     )
     pooling: str = key(
         "mean",
-        "embeddings: mean or maximum over all pieces, or the vector of CLS or of the last piece",
+        "embeddings: mean or maximum over all pieces, or the vector of CLS or of the last piece; "
+        "mean or cls of a modernbert that classifies or scores",
         "mean cls max last",
     )
     normalize: bool = key(False, "embeddings: vectors have length 1")
@@ -366,6 +367,11 @@ def _task_rules(config: Config) -> list[Rule]:
             f"one of {', '.join(_WITHOUT_CLS)}",
         ),
         *(PREFIX.rules(config) if generates else []),
+        (
+            "finetune.pooling",
+            task.task == "embeddings" or task.pooling in ("mean", "cls"),
+            f"is for finetune.task=embeddings; use mean or cls with finetune.task={task.task}",
+        ),
         (
             "finetune.columns",
             len({*task.column_list()}) == len(task.column_list()),

@@ -90,7 +90,7 @@ def attend(
     queries, keys = packing.padded_queries(a, Qp), packing.padded_keys(a, Kp)
     seen = None, None
     if plan.packed:
-        seen_BIJ = packing.seen_blocks(queries, keys, query_block, tile)
+        seen_BIJ = packing.seen_blocks(a, queries, keys, query_block, tile)
         seen = tuple(packing.first_and_last(x) for x in (seen_BIJ, seen_BIJ.swapaxes(1, 2)))
     queries[2] = Tp - 1 - queries[2]
     integers = (

@@ -105,14 +105,18 @@ class Arguments:
 
     @property
     def memory_len(self) -> int:
-        """M, the number of keys before the segment; needs position keys."""
+        """M, the number of keys before the segment; 0 without position keys, since nothing needs
+        it then.
+        """
+        if self.position is None:
+            return 0
         K, N = self.k_BKHE.shape[1], self.position[1].shape[1]
         return 2 * K - N - 1
 
     @property
     def own_tables(self) -> bool:
         """Whether every row has its own position keys."""
-        return len(self.position[1]) > 1
+        return self.position is not None and len(self.position[1]) > 1
 
     @property
     def position_BQ(self) -> jax.Array:
