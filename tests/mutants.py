@@ -1334,8 +1334,8 @@ MUTANTS = (
     Mutant(
         "fused_mixes_the_directions",
         FUSED_BACKWARD,
-        "table = 0 if plan.own_tables else inputs.table[b]",
-        "table = 0",
+        "inputs.table[b] if plan.relative and not plan.own_tables else 0",
+        "0",
         one("kernels/fused", "test_shards_of_rows_and_heads_equal_the_whole"),
     ),
     Mutant(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_cases import GATHERED, cast, draw, draw_documents
+from attention_cases import GATHERED, cast, draw, draw_documents, without_positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,12 +24,12 @@ gathers.
 """
 STRIPS = functools.partial(
     GATHERED,
-    blocks=replace(GATHERED.keywords["blocks"], queries=256, strips=(128, 128), packed=(256, 256)),
+    blocks=replace(GATHERED.keywords["blocks"], queries=256, strips=(128, 128), skips=(256, 256)),
 )
 """Several strips in a program."""
 WIDE = functools.partial(
     SMALL,
-    blocks=replace(SMALL.keywords["blocks"], queries=256, strips=(256, 256), packed=(256, 128)),
+    blocks=replace(SMALL.keywords["blocks"], queries=256, strips=(256, 256), skips=(256, 128)),
 )
 """Strips of two tiles."""
 GPU = functools.partial(
@@ -137,6 +137,22 @@ def test_tables_of_rows_and_blind_queries(chosen, kernel):
     )
     o_BQHE, grads = compare(arguments, kernel)
     assert not np.any(o_BQHE[1]) and np.any(o_BQHE[0]) and not np.any(grads.position[0][1])
+
+
+@pytest.mark.parametrize("size", [None, 3, 70, NEVER])
+@pytest.mark.parametrize("drawn", ["text", "documents"])
+@pytest.mark.parametrize("chosen", [None, 40], ids=["in_order", "chosen"])
+@pytest.mark.parametrize("kernel", [GATHERED], ids=NAMES[:1])
+def test_without_relative_positions(kernel, chosen, drawn, size):
+    """Also windows, smaller and larger than a block; in a memory and in documents."""
+    arguments = (
+        draw(T=300, M=90, chosen=chosen, H=1, E=64)
+        if drawn == "text"
+        else draw_documents(360, [(100, 56, -9, 170, 20), (60, 290)], chosen, H=1)
+    )
+    arguments = cast(without_positions(arguments, size), jnp.float32)
+    dropout = AttentionDropout(jnp.uint32(4), 0.3, 0)
+    compare(replace(arguments, dropout=dropout), kernel)
 
 
 @pytest.mark.slow
