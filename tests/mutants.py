@@ -181,8 +181,8 @@ MUTANTS = (
     Mutant(
         "the_head_of_modernbert_starts_as_other_kernels",
         HEADS,
-        "residual_init(config, self.parts), self.parts.layer_biases",
-        "None, self.parts.layer_biases",
+        "residual_init(config, parts), parts.layer_biases",
+        "None, parts.layer_biases",
         one("train/every_family", "test_every_parameter_starts_as_its_source_says[modernbert]"),
     ),
     Mutant(
@@ -233,8 +233,8 @@ MUTANTS = (
     Mutant(
         "tpu_distances_off_by_one",
         "xlnet_jax/kernels/tpu.py",
-        "(Tp - T, Np - (Tp - T) - r_SNHE.shape[1])",
-        "(Tp - T + 1, Np - (Tp - T) - 1 - r_SNHE.shape[1])",
+        "(Tp - T, after)",
+        "(Tp - T + 1, after - 1)",
         one("kernels/fused", "test_tables_of_rows_and_blind_queries[24-kernel1]"),
     ),
     Mutant(
@@ -1044,7 +1044,7 @@ MUTANTS = (
     Mutant(
         "the_head_of_roberta_has_the_gelu_of_its_layers",
         HEADS,
-        '"gelu_erf" if head == "dense_erf" else config.activation',
+        '"gelu_erf" if parts.head == "dense_erf" else config.activation',
         "config.activation",
         family("roberta"),
     ),
@@ -1820,8 +1820,8 @@ MUTANTS = (
     Mutant(
         "a_pooler_is_not_used",
         "xlnet_jax/train/launch.py",
-        'params.pop("pooler")',
-        '{name: 0 * x for name, x in params.pop("pooler").items()}',
+        "params.pop(begin)",
+        "{name: 0 * x for name, x in params.pop(begin).items()}",
         one("finetune/task_families", "test_the_pooler_of_pretraining_begins_a_head"),
     ),
     Mutant(
@@ -1982,7 +1982,7 @@ MUTANTS = (
     ),
     Mutant(
         "the_maximum_sees_padding",
-        "xlnet_jax/finetune/embeddings.py",
+        "xlnet_jax/finetune/heads.py",
         "jnp.where(hidden.real_BCT[:, :, :, None], h_BCTD, -jnp.inf)",
         "h_BCTD",
         one("finetune/tasks", "test_pooling_ignores_padding"),
@@ -3661,8 +3661,8 @@ MUTANTS = (
     Mutant(
         "types_for_a_family_without_them",
         "xlnet_jax/convert/tokenizer_files.py",
-        '(member.segments != 1 and member.cls != "none")',
-        '(member.cls != "none")',
+        '["token_type_ids"] * member.types',
+        '["token_type_ids"] * (member.cls != "none")',
         one("convert/tokenizer_json", "test_what_is_put_around_the_texts_of_each_family[roberta]"),
     ),
     Mutant(
