@@ -71,6 +71,12 @@ def one(module: str, test: str) -> tuple[str, ...]:
     return (os.path.join("tests", folder, f"test_{name}.py") + f"::{test}",)
 
 
+def rotary(case: str) -> tuple[str, ...]:
+    """The comparison of rotary positions and windows with a computation position by position."""
+    test = "test_both_streams_and_the_memory_are_those_of_the_formulas"
+    return one("model/rotary", f"{test}[{case}]")
+
+
 FUSED_BACKWARD = "xlnet_jax/kernels/tpu_kernels.py"
 CHUNKS = "xlnet_jax/kernels/vocabulary_loss.py"
 GPU = "xlnet_jax/kernels/gpu_kernels.py"
@@ -99,6 +105,86 @@ DECODE = "xlnet_jax/infer/decode.py"
 DECLARED = one("train/optimizer", "test_depth_and_kind_of_every_parameter[bert]")
 
 MUTANTS = (
+    Mutant(
+        "a_window_is_one_too_narrow",
+        ATTEND,
+        "jnp.abs(distance_BQK) <= a.near.size",
+        "jnp.abs(distance_BQK) < a.near.size",
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "a_rotary_pair_is_of_neighbours",
+        POSITIONS,
+        "first, second = jnp.split(x_BNHE.astype(cos_BN1F.dtype), 2, axis=-1)",
+        "first, second = (x_BNHE.astype(cos_BN1F.dtype)[..., part::2] for part in (0, 1))",
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "a_layer_has_the_base_of_the_other_kind",
+        POSITIONS,
+        "(x_2BNF[local][:, :, None] for x_2BNF in self)",
+        "(x_2BNF[1 - local][:, :, None] for x_2BNF in self)",
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "a_query_is_turned_by_its_slot",
+        TRANSFORMER,
+        "jnp.concatenate([place_BT, targets.position_BQ], axis=1)\n        position_BS, position_BK",
+        "jnp.concatenate([place_BT, jnp.cumsum(targets.position_BQ > -1, axis=1) - 1], axis=1)\n"
+        "        position_BS, position_BK",
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "rotary_positions_ignore_the_direction",
+        TRANSFORMER,
+        "batch.direction[:, None] * place_BN for",
+        "place_BN for",
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "the_first_layer_is_normed",
+        ATTENTION,
+        "y_BND if self.parts.first_norm else jnp.where(number == 0, x_BND, y_BND)",
+        "y_BND",
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "a_memory_has_positive_places",
+        TRANSFORMER,
+        "jnp.broadcast_to(jnp.arange(K) - M, (B, K))",
+        "jnp.broadcast_to(jnp.arange(K), (B, K))",
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "keys_of_documents_are_turned_by_their_slots",
+        TRANSFORMER,
+        "place_BK = documents.position\n",
+        "pass\n",
+        documents("modern-plm-xla"),
+    ),
+    Mutant(
+        "cached_keys_are_turned_twice",
+        ATTENTION,
+        "k_BKHE = inputs.rotary.turns_K.turn(k_BKHE, local)",
+        "k_BKHE = inputs.rotary.turns_K.turn(k_BKHE, local)\n"
+        "            own = positions.Turns(*(x[:, :, :T] for x in inputs.rotary.turns_S))\n"
+        "            rows = rows and (own.turn(rows[0], local), rows[1])",
+        one("infer/decoder", "test_cached_equals_uncached_with_turned_keys"),
+    ),
+    Mutant(
+        "the_gate_is_activated",
+        LAYERS,
+        'inner(name="gate")(y_BSD)',
+        'jax.nn.gelu(inner(name="gate")(y_BSD), approximate=False)',
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "the_head_of_modernbert_starts_as_other_kernels",
+        HEADS,
+        "residual_init(config, self.parts), self.parts.layer_biases",
+        "None, self.parts.layer_biases",
+        one("train/every_family", "test_every_parameter_starts_as_its_source_says[modernbert]"),
+    ),
     Mutant(
         "a_shard_draws_the_dropout_of_the_first",
         "xlnet_jax/kernels/fused.py",
@@ -408,6 +494,34 @@ MUTANTS = (
         "(per_row - into_memory) + table",
         "per_row + table",
         one("model/flops", "test_one_layer_by_hand"),
+    ),
+    Mutant(
+        "rotary_heads_of_odd_width",
+        "xlnet_jax/config/model.py",
+        "model.head_dim % 2 == 0",
+        "model.head_dim % 1 == 0",
+        one("config", "test_rules_of_rotary_positions_and_windows"),
+    ),
+    Mutant(
+        "a_window_without_rotary_positions",
+        "xlnet_jax/config/model.py",
+        'for key in ("window", ',
+        "for key in (",
+        one("config", "test_rules_of_rotary_positions_and_windows"),
+    ),
+    Mutant(
+        "flops_of_keys_outside_of_a_window",
+        "xlnet_jax/model/flops.py",
+        "near if model.window and number % model.global_every else M + T",
+        "M + T",
+        one("model/flops", "test_a_layer_with_a_window_counts_the_keys_inside_of_it"),
+    ),
+    Mutant(
+        "the_gate_costs_nothing",
+        "xlnet_jax/model/flops.py",
+        "(2 + parts.gated)",
+        "2",
+        one("model/flops", "test_a_layer_with_a_window_counts_the_keys_inside_of_it"),
     ),
     Mutant(
         "the_peak_is_that_of_one_device",
@@ -779,7 +893,7 @@ MUTANTS = (
     Mutant(
         "positions_of_layers_go_on_in_the_next_document",
         ATTENTION,
-        "T if packed is None else packed.position_BQ",
+        "T if (packed := inputs.streams[0].packed) is None else packed.position_BQ",
         "T",
         documents("vanilla-clm-cpu"),
     ),
@@ -1247,15 +1361,15 @@ MUTANTS = (
     Mutant(
         "memory_without_pre_norm",
         ATTENTION,
-        "norm(memory).astype(dtype) if pre else memory",
+        "norm(memory) if pre else memory",
         "memory",
         recurrence("pre_norm"),
     ),
     Mutant(
         "memory_normed_before_post_norm",
         ATTENTION,
-        "norm(memory).astype(dtype) if pre else memory",
-        "norm(memory).astype(dtype)",
+        "norm(memory) if pre else memory",
+        "norm(memory)",
         recurrence("div_4"),
     ),
     Mutant(
@@ -4717,8 +4831,8 @@ MUTANTS = (
     Mutant(
         "an_odd_width_of_sines_passes",
         "xlnet_jax/config/model.py",
-        'member.parts.positions == "input"',
-        'member.parts.positions != "input"',
+        'member.parts.positions in ("input", "rotary")',
+        'member.parts.positions not in ("input", "rotary")',
         one("config", "test_a_mistake_is_one_line_that_names_key_value_and_fix"),
     ),
     Mutant(

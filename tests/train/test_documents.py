@@ -43,6 +43,8 @@ FAST = [
     ("vanilla", "clm", "cpu"),
     ("roberta", "mlm", "cpu"),
     ("transformer", "clm", "cpu"),
+    ("modernbert", "mlm", "cpu"),
+    ("modern", "plm", "xla"),
 ]
 """Two streams, a bound, and each way in which positions are not relative."""
 
@@ -51,6 +53,8 @@ FAST = [
 def computed(name, objective, attention):
     """A function of (batch, key): (loss, what predicts), gradient; every site has a dropout."""
     sizes = {"d_embed": 6} if MEMBERS[name].parts.projected else {}
+    if MEMBERS[name].parts.positions == "rotary":
+        sizes = {"window": 5, "global_every": 2, "theta": 90.0}
     config = ModelConfig(
         **{
             **MEMBERS[name].usual(T, None if objective == "plm" else objective)["model"],

@@ -125,7 +125,7 @@ def _example_rules(config: Any) -> list[Rule]:
             "compat.switches",
             not on("static_copies")
             or (at_input and not (objective.whole or data.whole_documents) and config.pretrains),
-            "must leave out static_copies, which is for pretraining of bert, roberta and albert",
+            "must leave out static_copies, which is for pretraining of members without memory",
         ),
         (
             "compat.switches",

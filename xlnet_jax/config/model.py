@@ -60,7 +60,7 @@ class ModelConfig:
     )
     share_layers: bool = key(False, "all layers share their parameters (ALBERT)")
     max_positions: int = key(
-        512, "tokens of the longest text, for models with positions at the input", "[1, 1_048_576]"
+        512, "tokens of the longest text, for members that have no memory", "[1, 1_048_576]"
     )
     layer_losses: bool = key(
         False,
@@ -79,13 +79,13 @@ class ModelConfig:
     )
     window: int = key(
         0,
-        "layers that are not global see keys at a distance of at most window // 2; 0 = all layers "
-        "are global",
+        "modern, modernbert: layers that are not global see tokens at a distance of at most "
+        "window // 2; 0 = all layers are global",
         "[2, 1_048_576]",
         special={0: "off"},
     )
     global_every: int = key(
-        3, "with a window, every n-th layer is global, from the first on", "[1, 1_000]"
+        3, "with a window, every n-th layer is global, the first one too", "[1, 1_000]"
     )
     theta: float = key(
         10000.0, "base of the rotary angles in global layers", "[1, inf)", phased=True
@@ -245,18 +245,8 @@ def _member_rules(config: Config) -> list[Rule]:
 def _rotary_rules(model: ModelConfig) -> list[Rule]:
     """Returns the rules of rotary positions and of the keys that only they have."""
     if model.member.parts.positions == "rotary":
-        return [
-            (
-                "model.head_dim",
-                model.head_dim % 2 == 0,
-                "must be even: rotary positions turn pairs of elements",
-            ),
-            (
-                "model.clamp_len",
-                model.clamp_len == -1,
-                "is for relative positions; use -1 with rotary positions",
-            ),
-        ]
+        even = model.head_dim % 2 == 0
+        return [("model.head_dim", even, "must be even: rotary positions turn pairs of elements")]
     default = ModelConfig()
     return [
         (

@@ -20,9 +20,20 @@ jax.
     final_norm        no         no           no          yes      no
     head              dense      dense, erf   dense       bare     bare
 
+                      modernbert             modern
+    objectives        mlm mdm                plm clm mlm mdm
+    an example        CLS A SEP B SEP        (as xlnet)
+    positions         rotary, windows        rotary, windows
+    segments          none                   none
+    streams           1                      2; clm 1
+    targets           content                plm query; content
+    feed-forward      gated                  gated
+    norms             embedding, final; not before the first attention
+    head              dense                  dense
+
 The members of the second table have one stream, which predicts the targets, and biases in
-attention. A module reads the fields of a member, never its name. CONTRIBUTING.md shows how to add a
-member.
+attention; those of the third table have biases only in the softmax. A module reads the fields of a
+member, never its name. CONTRIBUTING.md shows how to add a member.
 """
 
 from xlnet_jax.members.albert import ALBERT

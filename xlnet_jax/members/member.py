@@ -61,6 +61,11 @@ class Member(NamedTuple):
     end with a dropout.
     """
 
+    @property
+    def types(self) -> bool:
+        """Whether the model reads to which text a piece belongs."""
+        return self.segments != 1 and self.parts.segments != "none"
+
     def parts_of(self, objective: Objective) -> Parts:
         """Returns the parts of a model that is trained by an objective."""
         return self.other_parts.get(objective, self.parts)._replace(targets=objective.stream)

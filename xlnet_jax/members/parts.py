@@ -53,5 +53,9 @@ class Parts(NamedTuple):
     same with erf gelu, whatever the activation of the layers; bias: nothing; bare: nothing, and the
     softmax has no bias.
     """
+    summary: str = "tanh"
+    """The head of a task before its logits. tanh: tanh(W h + b) of the vector of CLS, for outputs
+    of a sequence; head: the layers of the dense head, in all tasks (ModernBERT).
+    """
     sentence_dropout: float = 0.0
     """Dropout rate of the vector that the loss of a pair of sentences reads."""

@@ -82,7 +82,8 @@ def turns(config: ModelConfig, position_BN: jax.Array) -> Turns:
     """
     dtype = accumulator(jnp.dtype(config.compute_dtype))
     theta_21 = jnp.array([[config.theta], [config.theta_local]], dtype)
-    frequency_2F = theta_21 ** (-jnp.arange(0, config.head_dim, 2).astype(dtype) / config.head_dim)
+    share_1F = jnp.arange(0, config.head_dim, 2).astype(dtype)[None] / config.head_dim
+    frequency_2F = theta_21**-share_1F
     angle_2BNF = position_BN[None, :, :, None].astype(dtype) * frequency_2F[:, None, None]
     return Turns(jnp.cos(angle_2BNF), jnp.sin(angle_2BNF))
 

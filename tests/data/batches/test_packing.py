@@ -60,14 +60,16 @@ def cases(draw):
     """The arguments of `pack`, by name, and the number of pieces in a group."""
     segment_len, frame = draw(st.integers(4, 40)), draw(st.integers(0, 3))
     eod, share = draw(st.booleans()), draw(st.sampled_from([1, 1, 2, 6]))
-    longest = draw(st.sampled_from([segment_len, 3 * segment_len, 30 * segment_len]))
+    # Many short documents need more targets than a row has slots, long ones more positions.
+    longest = draw(st.sampled_from([3, segment_len, 3 * segment_len, 30 * segment_len]))
+    least = max(1, (segment_len - frame) // share)
     lengths = draw(st.lists(st.integers(1 + eod, longest), min_size=1, max_size=60))
     arguments = {
         "lengths": np.array(lengths, np.int32),
         "eod": eod,
         "segment_len": segment_len,
         "frame": frame,
-        "slots": draw(st.integers(max(1, (segment_len - frame) // share), segment_len)),
+        "slots": draw(st.just(least) | st.integers(least, segment_len)),
         "goal": lambda length: np.maximum(1, length // share),
     }
     return arguments, draw(st.integers(1, 20))
