@@ -375,19 +375,23 @@ def masked_scores(unit: Unit, score: Any) -> Callable[[int], jax.Array]:
     a_QL, *others = (
         only(unit.lane_1L, x) for x in factors(plan, inputs.q[0, unit.here, unit.lanes], small_8L)
     )
-    a_QL, position, other_QL = a_QL.astype(dtype), None, None
+    a_QL, relative = a_QL.astype(dtype), None
     if plan.relative:
         b_QL, c_QL = others
         # A key in another segment adds this to the score.
         other_QL = wide(jnp.sum(c_QL * small_8L[OTHER : OTHER + 1], axis=1, keepdims=True))
-        position = position_scores(unit, b_QL.astype(dtype), score)
+        relative = position_scores(unit, b_QL.astype(dtype), score), other_QL
+
+    def content(part: slice) -> jax.Array:
+        return dot(a_QL, inputs.k[0, part, unit.lanes], NT)
 
     def scores(t: int) -> jax.Array:
         part = plan.parts[t]
-        position_QK = position(t) if position else None
-        score_QK = dot(a_QL, inputs.k[0, part, unit.lanes], NT)
-        if position:
-            score_QK = position_QK + score_QK + only(unit.other(part), other_QL)
+        if relative is None:
+            score_QK = content(part)
+        else:
+            position, other_QL = relative
+            score_QK = position(t) + content(part) + only(unit.other(part), other_QL)
         return jnp.where(unit.visible(part), score_QK, -FAR)
 
     return scores
@@ -452,7 +456,7 @@ def pipeline(units: int, first: Stage, second: Stage) -> None:
         beside(second(n, n % 2), *[first(n + 1, (n + 1) % 2)] * (n + 1 < units))
 
 
-def small_rows(inputs: TpuInputs, lanes: Any) -> jax.Array | None:
+def small_rows(inputs: TpuInputs, lanes: Any) -> Any:
     """Returns the lanes of `TpuInputs.small`; None without it."""
     return None if inputs.small is None else inputs.small[:, lanes]
 
