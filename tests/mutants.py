@@ -339,6 +339,27 @@ MUTANTS = (
         one("kernels/fused", "test_blocks_that_no_query_sees_are_not_read[gpu-in_order]"),
     ),
     Mutant(
+        "a_window_one_too_narrow",
+        "xlnet_jax/kernels/tpu_units.py",
+        "jnp.abs(distance_QK) <= self.inputs.size[0]",
+        "jnp.abs(distance_QK) < self.inputs.size[0]",
+        one("kernels/fused", "test_without_relative_positions[tpu-text-None-1]"),
+    ),
+    Mutant(
+        "a_window_skips_a_block_too_many",
+        "xlnet_jax/kernels/packing.py",
+        "first_BI1 - last_B1J <= a.near.size",
+        "first_BI1 - last_B1J < a.near.size",
+        one("kernels/fused", "test_a_window_visits_the_blocks_in_its_reach"),
+    ),
+    Mutant(
+        "padding_of_queries_counts_in_a_window",
+        "xlnet_jax/kernels/packing.py",
+        "queries[0] != _INT.min",
+        "queries[0] != _INT.max",
+        one("kernels/fused", "test_a_window_visits_the_blocks_in_its_reach"),
+    ),
+    Mutant(
         "dk_of_skipped_blocks_is_left_over",
         FUSED_BACKWARD,
         "clear, refs.dk_sum, refs.dv_sum",

@@ -16,6 +16,7 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused, gpu, tpu, xla
 from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.kernels.packing import first_and_last, padded_keys, padded_queries, seen_blocks
 from xlnet_jax.model.transformer import REMAT_POLICIES
 
 SMALL = functools.partial(GATHERED, blocks=replace(GATHERED.keywords["blocks"], strided=True))
@@ -45,7 +46,7 @@ def saved(arguments, keys=512):
     """The TPU kernel that leaves the probabilities to its backward pass, if all keys are in one
     block.
     """
-    blocks = replace(GATHERED.keywords["blocks"], keys=keys)
+    blocks = replace(GATHERED.keywords["blocks"], keys=keys, skips=(16, keys))
     return GATHERED(replace(arguments, save=True), blocks=blocks)
 
 
@@ -139,20 +140,55 @@ def test_tables_of_rows_and_blind_queries(chosen, kernel):
     assert not np.any(o_BQHE[1]) and np.any(o_BQHE[0]) and not np.any(grads.position[0][1])
 
 
-@pytest.mark.parametrize("size", [None, 3, 70, NEVER])
-@pytest.mark.parametrize("drawn", ["text", "documents"])
-@pytest.mark.parametrize("chosen", [None, 40], ids=["in_order", "chosen"])
-@pytest.mark.parametrize("kernel", [GATHERED], ids=NAMES[:1])
-def test_without_relative_positions(kernel, chosen, drawn, size):
-    """Also windows, smaller and larger than a block; in a memory and in documents."""
+@pytest.mark.parametrize(
+    ("drawn", "chosen", "size"),
+    [
+        ("text", None, None),
+        ("text", None, 1),
+        ("text", 40, 65),
+        ("documents", None, 65),
+        ("documents", 40, None),
+        ("documents", None, NEVER),
+    ],
+)
+@pytest.mark.parametrize(
+    "kernel",
+    [GATHERED, *(pytest.param(kernel, marks=pytest.mark.slow) for kernel in (saved, STRIPS))],
+    ids=["tpu", "saved", "strips"],
+)
+def test_without_relative_positions(kernel, drawn, chosen, size):
+    """Also windows, smaller and larger than a block; over a memory and in documents."""
     arguments = (
-        draw(T=300, M=90, chosen=chosen, H=1, E=64)
+        draw(T=300, M=96, chosen=chosen, H=1, E=64)
         if drawn == "text"
         else draw_documents(360, [(100, 56, -9, 170, 20), (60, 290)], chosen, H=1)
     )
     arguments = cast(without_positions(arguments, size), jnp.float32)
     dropout = AttentionDropout(jnp.uint32(4), 0.3, 0)
-    compare(replace(arguments, dropout=dropout), kernel)
+    compare(replace(arguments, dropout=dropout, save=kernel is saved), kernel)
+
+
+@pytest.mark.parametrize("drawn", [draw(1000, 0, H=1), draw_documents(1000, [(1000,)] * 2, H=1)])
+@pytest.mark.parametrize(("size", "visits"), [(0, 8), (1, 14), (128, 14), (129, 20), (NEVER, 32)])
+def test_a_window_visits_the_blocks_in_its_reach(drawn, size, visits):
+    """Eight blocks of 128 queries, four of 256 keys; padding does not count in the last ones."""
+    arguments = cast(without_positions(drawn, size), jnp.float32)
+    queries, keys = (padded(arguments, 1024) for padded in (padded_queries, padded_keys))
+    first, last = first_and_last(seen_blocks(arguments, queries, keys, 128, 256))
+    assert np.sum(last - first + 1, axis=1).tolist() == [visits] * 2
+
+
+@pytest.mark.parametrize("chosen", [None, range(0, 384, 8)], ids=["in_order", "chosen"])
+@pytest.mark.parametrize("kernel", [GATHERED], ids=NAMES[:1])
+def test_blocks_outside_a_window_are_not_read(kernel, chosen):
+    """As below: NaN in the first 128 keys does not reach queries from 192 on."""
+    arguments = without_positions(draw_documents(384, [(384,)], chosen, H=1), 64)
+    arguments = cast(replace(arguments, packed=None), jnp.float32)
+    bad = {name: getattr(arguments, name).at[:, :128].set(np.nan) for name in ("k_BKHE", "v_BKHE")}
+    o_BQHE, _, grads = differentiated(kernel, replace(arguments, **bad), arguments.q_BQHE)
+    far_Q = arguments.near.position_BQ[0] >= 192
+    for x in (o_BQHE, grads.q_BQHE):
+        assert np.all(np.isfinite(x[0, far_Q])) and not np.all(np.isfinite(x))
 
 
 @pytest.mark.slow
@@ -317,5 +353,6 @@ def test_the_kernels_agree_with_xla_on_the_small_case(kernel, monkeypatch):
     monkeypatch.setitem(fused.KERNELS, "cpu", kernel)
     if kernel is not GATHERED:  # then with fewer programs
         monkeypatch.setattr(gpu, "attend", kernel)
-    config = ModelConfig(head_dim=64, compute_dtype="float32")
-    assert fused.compare(config, jax.local_devices()[0]) <= fused.UNITS
+    for model in ({}, {"architecture": "modern", "window": 128}):
+        config = ModelConfig(head_dim=64, compute_dtype="float32", **model)
+        assert fused.compare(config, jax.local_devices()[0]) <= fused.UNITS
