@@ -18,9 +18,11 @@ from xlnet_jax.aot.topology import describe
 from xlnet_jax.kernels import packing
 from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.kernels.packing import round_up
-from xlnet_jax.kernels.xla import Arguments, PackedKeys, differentiated
+from xlnet_jax.kernels.xla import Arguments, NearKeys, PackedKeys, differentiated
 
 RATE = 0.1
+NEAR = 64
+"""Largest distance of a visible key in a layer with a window: in ModernBERT half of 128."""
 DOCUMENTS = {"one": (2048,), "four": (512,) * 4, "five": (64, 512, 512, 512, 448)}
 """Lengths of the documents in a row, by their number."""
 
@@ -43,13 +45,14 @@ def sizes_of(T: int) -> Sizes:
 
 
 def streams(
-    sizes: Sizes, dtype: Any, sharding: Any = None, packed: bool = False
+    sizes: Sizes, dtype: Any, sharding: Any = None, packed: bool = False, kind: str = "relative"
 ) -> list[Arguments]:
     """Shapes of the arguments of content and query stream; directions and segments differ between
     rows.
 
     Args:
       packed: rows hold several documents.
+      kind: `relative`; without relative positions and segments `plain`, or `window`.
     """
     B, T, H, E = sizes.B, sizes.T, sizes.H, sizes.E
     K = sizes.M + T
@@ -57,17 +60,20 @@ def streams(
     def array(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
+    terms = {
+        "position": (*(array(jnp.float32, 1, K + T - 1, H, E),) * 2, array(jnp.int32, B)),
+        "biases": {
+            f"{name}_bias": array(jnp.float32, H, E) for name in ("content", "position", "segment")
+        },
+        "segment_2HE": array(jnp.float32, 2, H, E),
+    }
+
     def stream(Q: int, chosen: bool) -> Arguments:
+        near = array(jnp.int32), array(jnp.int32, B, Q), array(jnp.int32, B, K)
         return Arguments(
             q_BQHE=array(dtype, B, Q, H, E),
             k_BKHE=array(dtype, B, K, H, E),
             v_BKHE=array(dtype, B, K, H, E),
-            position=(*(array(jnp.float32, 1, K + T - 1, H, E),) * 2, array(jnp.int32, B)),
-            biases={
-                f"{name}_bias": array(jnp.float32, H, E)
-                for name in ("content", "position", "segment")
-            },
-            segment_2HE=array(jnp.float32, 2, H, E),
             limit_BQ=array(jnp.int32, B, Q),
             rank_BK=array(jnp.int32, B, K),
             segment_BQ=array(jnp.int32, B, Q),
@@ -77,13 +83,17 @@ def streams(
             packed=PackedKeys(*[array(jnp.int32, B, Q)] * 3, array(jnp.int32, B, K))
             if packed
             else None,
+            near=NearKeys(*near) if kind == "window" else None,
+            **terms if kind == "relative" else {},
         )
 
     return [stream(T, chosen=False), stream(sizes.P, chosen=True)]
 
 
 def in_documents(stream: Arguments, lengths: tuple[int, ...]) -> Arguments:
-    """The integers of rows of documents of these lengths, with targets in equal distances."""
+    """The integers of rows of documents of these lengths, with targets in equal distances; any
+    window has `NEAR`.
+    """
     (B, Q), T, rng = stream.limit_BQ.shape, sum(lengths), np.random.default_rng(0)
     starts, chosen = np.cumsum([0, *lengths[:-1]]), stream.query_position_BQ is not None
     floor_T, at_Q = np.repeat(starts, lengths), np.arange(Q) * T // Q
@@ -94,19 +104,17 @@ def in_documents(stream: Arguments, lengths: tuple[int, ...]) -> Arguments:
     def rows(x_N: np.ndarray) -> np.ndarray:
         return np.tile(x_N, (B, 1)).astype(np.int32)
 
+    place_T = np.arange(T) - floor_T
+    near = np.int32(NEAR), rows(place_T[at_Q]), rows(place_T)
     return dataclasses.replace(
         stream,
+        near=NearKeys(*near) if stream.near else None,
         limit_BQ=rows(rank_T[at_Q] + (not chosen)),
         rank_BK=rows(rank_T),
         segment_BQ=rows(0 * at_Q),
         segment_BK=rows(0 * rank_T),
         query_position_BQ=rows(at_Q) if chosen else None,
-        packed=PackedKeys(
-            rows(floor_T[at_Q]),
-            rows(floor_T[at_Q]),
-            rows((np.arange(T) - floor_T)[at_Q]),
-            rows(np.arange(T) - floor_T),
-        ),
+        packed=PackedKeys(rows(floor_T[at_Q]), rows(floor_T[at_Q]), *near[1:]),
     )
 
 
@@ -146,6 +154,7 @@ def lowered(
     packed: bool = False,
     chosen: bool | None = None,
     platform: str = "tpu",
+    kind: str = "relative",
 ) -> Any:
     """`train` in bfloat16, lowered for a device that is not here; `chosen`: one stream alone."""
     mesh = Mesh(np.array([device]), ("data",))
@@ -156,7 +165,7 @@ def lowered(
         run = jax.shard_map(
             train(attend), in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False
         )
-        both = streams(sizes, jnp.bfloat16, here, packed)
+        both = streams(sizes, jnp.bfloat16, here, packed, kind)
         both = both if chosen is None else both[chosen : chosen + 1]
         return jax.jit(run).trace(both, key).lower(lowering_platforms=(platform,))
 

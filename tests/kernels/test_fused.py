@@ -142,7 +142,7 @@ def test_tables_of_rows_and_blind_queries(chosen, kernel):
 @pytest.mark.parametrize("size", [None, 3, 70, NEVER])
 @pytest.mark.parametrize("drawn", ["text", "documents"])
 @pytest.mark.parametrize("chosen", [None, 40], ids=["in_order", "chosen"])
-@pytest.mark.parametrize("kernel", [GATHERED], ids=NAMES[:1])
+@pytest.mark.parametrize("kernel", [GATHERED, GPU], ids=NAMES)
 def test_without_relative_positions(kernel, chosen, drawn, size):
     """Also windows, smaller and larger than a block; in a memory and in documents."""
     arguments = (
