@@ -21,8 +21,6 @@ from xlnet_jax.kernels.packing import round_up
 from xlnet_jax.kernels.xla import Arguments, NearKeys, PackedKeys, differentiated
 
 RATE = 0.1
-NEAR = 64
-"""Largest distance of a visible key in a layer with a window: in ModernBERT half of 128."""
 DOCUMENTS = {"one": (2048,), "four": (512,) * 4, "five": (64, 512, 512, 512, 448)}
 """Lengths of the documents in a row, by their number."""
 
@@ -45,14 +43,20 @@ def sizes_of(T: int) -> Sizes:
 
 
 def streams(
-    sizes: Sizes, dtype: Any, sharding: Any = None, packed: bool = False, kind: str = "relative"
+    sizes: Sizes,
+    dtype: Any,
+    sharding: Any = None,
+    packed: bool = False,
+    relative: bool = True,
+    near: bool = False,
 ) -> list[Arguments]:
     """Shapes of the arguments of content and query stream; directions and segments differ between
     rows.
 
     Args:
       packed: rows hold several documents.
-      kind: `relative`; without relative positions and segments `plain`, or `window`.
+      relative: scores have the position and the segment term.
+      near: layers may have a window.
     """
     B, T, H, E = sizes.B, sizes.T, sizes.H, sizes.E
     K = sizes.M + T
@@ -60,20 +64,21 @@ def streams(
     def array(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
-    terms = {
-        "position": (*(array(jnp.float32, 1, K + T - 1, H, E),) * 2, array(jnp.int32, B)),
-        "biases": {
-            f"{name}_bias": array(jnp.float32, H, E) for name in ("content", "position", "segment")
-        },
-        "segment_2HE": array(jnp.float32, 2, H, E),
-    }
+    terms: dict[str, Any] = {}
+    if relative:
+        terms["position"] = *(array(jnp.float32, 1, K + T - 1, H, E),) * 2, array(jnp.int32, B)
+        names = ("content", "position", "segment")
+        terms["biases"] = {f"{name}_bias": array(jnp.float32, H, E) for name in names}
+        terms["segment_2HE"] = array(jnp.float32, 2, H, E)
 
     def stream(Q: int, chosen: bool) -> Arguments:
-        near = array(jnp.int32), array(jnp.int32, B, Q), array(jnp.int32, B, K)
+        places = array(jnp.int32, B, Q), array(jnp.int32, B, K)
         return Arguments(
             q_BQHE=array(dtype, B, Q, H, E),
             k_BKHE=array(dtype, B, K, H, E),
             v_BKHE=array(dtype, B, K, H, E),
+            **terms,
+            near=NearKeys(array(jnp.int32), *places) if near else None,
             limit_BQ=array(jnp.int32, B, Q),
             rank_BK=array(jnp.int32, B, K),
             segment_BQ=array(jnp.int32, B, Q),
@@ -83,17 +88,13 @@ def streams(
             packed=PackedKeys(*[array(jnp.int32, B, Q)] * 3, array(jnp.int32, B, K))
             if packed
             else None,
-            near=NearKeys(*near) if kind == "window" else None,
-            **terms if kind == "relative" else {},
         )
 
     return [stream(T, chosen=False), stream(sizes.P, chosen=True)]
 
 
 def in_documents(stream: Arguments, lengths: tuple[int, ...]) -> Arguments:
-    """The integers of rows of documents of these lengths, with targets in equal distances; any
-    window has `NEAR`.
-    """
+    """The integers of rows of documents of these lengths, with targets in equal distances."""
     (B, Q), T, rng = stream.limit_BQ.shape, sum(lengths), np.random.default_rng(0)
     starts, chosen = np.cumsum([0, *lengths[:-1]]), stream.query_position_BQ is not None
     floor_T, at_Q = np.repeat(starts, lengths), np.arange(Q) * T // Q
@@ -104,18 +105,27 @@ def in_documents(stream: Arguments, lengths: tuple[int, ...]) -> Arguments:
     def rows(x_N: np.ndarray) -> np.ndarray:
         return np.tile(x_N, (B, 1)).astype(np.int32)
 
-    place_T = np.arange(T) - floor_T
-    near = np.int32(NEAR), rows(place_T[at_Q]), rows(place_T)
     return dataclasses.replace(
         stream,
-        near=NearKeys(*near) if stream.near else None,
         limit_BQ=rows(rank_T[at_Q] + (not chosen)),
         rank_BK=rows(rank_T),
         segment_BQ=rows(0 * at_Q),
         segment_BK=rows(0 * rank_T),
         query_position_BQ=rows(at_Q) if chosen else None,
-        packed=PackedKeys(rows(floor_T[at_Q]), rows(floor_T[at_Q]), *near[1:]),
+        packed=PackedKeys(
+            rows(floor_T[at_Q]),
+            rows(floor_T[at_Q]),
+            rows((np.arange(T) - floor_T)[at_Q]),
+            rows(np.arange(T) - floor_T),
+        ),
     )
+
+
+def in_window(stream: Arguments, size: int) -> Arguments:
+    """The integers of rows of one text, in a layer with a window of this size."""
+    row = in_documents(stream, (stream.rank_BK.shape[1],))
+    near = NearKeys(np.int32(size), row.packed.position_BQ, row.packed.position_BK)
+    return dataclasses.replace(row, packed=None, near=near)
 
 
 def visits(a: Arguments, query_block: int, key_block: int) -> tuple[int, int, int]:
@@ -151,12 +161,13 @@ def lowered(
     attend: Callable[..., Any],
     sizes: Sizes,
     device: Any,
-    packed: bool = False,
     chosen: bool | None = None,
     platform: str = "tpu",
-    kind: str = "relative",
+    **options: bool,
 ) -> Any:
-    """`train` in bfloat16, lowered for a device that is not here; `chosen`: one stream alone."""
+    """`train` in bfloat16, lowered for a device that is not here; `chosen`: one stream alone;
+    `options`: of `streams`.
+    """
     mesh = Mesh(np.array([device]), ("data",))
     here = NamedSharding(mesh, PartitionSpec())
     key = jax.ShapeDtypeStruct((), jnp.uint32, sharding=here)
@@ -165,7 +176,7 @@ def lowered(
         run = jax.shard_map(
             train(attend), in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False
         )
-        both = streams(sizes, jnp.bfloat16, here, packed, kind)
+        both = streams(sizes, jnp.bfloat16, here, **options)
         both = both if chosen is None else both[chosen : chosen + 1]
         return jax.jit(run).trace(both, key).lower(lowering_platforms=(platform,))
 

@@ -20,7 +20,7 @@ once. Spills cost loads and stores of local memory. Nothing is executed.
 `--documents` compiles the attention of rows of several documents, T=2048 and 341 targets, and of
 rows of one text. The figures are the instructions in SASS for a score, times the scores that the
 kernels of both streams compute for one row and head. `plain` is one text without relative
-positions, `window` the same with keys up to 64 away.
+positions, `window` the same with the keys of a layer with a window of 128.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ import tempfile
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[1]
+NEAR = 64
+"""Largest distance of a visible key in a layer with a window."""
 PACKAGES = "jax_cuda12_plugin", "nvidia"
 # A label, a branch and an instruction.
 PTX = r"(\$\w+):", r"bra\S*\s+(\$\w+);", r"\s+(@!?%p\d+ )?[a-z].*;"
@@ -226,24 +228,27 @@ def documents(card: str) -> dict[str, Any]:
     device, tools = describe(card)
     import jax
     import jax.numpy as jnp
-    from _attention import DOCUMENTS, Sizes, in_documents, lowered, streams, visits
+    from _attention import DOCUMENTS, Sizes, in_documents, in_window, lowered, streams, visits
 
     from xlnet_jax.kernels import gpu
 
-    cases = {"joined": (False, "relative"), "documents": (True, "relative")}
-    cases |= {kind: (False, kind) for kind in ("plain", "window")}
+    plain = {"relative": False}
+    cases = {"joined": {}, "documents": {"packed": True}, "plain": plain}
+    cases["window"] = plain | {"near": True}
     sizes = Sizes(B=1, T=2048, M=0, P=341)
     blocks = gpu.blocks_of(sizes.E, jnp.dtype("bfloat16"))
     instructions: dict[str, Any] = collections.Counter()
     kernels = []
-    for (case, (packed, kind)), chosen in itertools.product(cases.items(), (False, True)):
-        stream = streams(sizes, jnp.bfloat16, kind=kind)[chosen]
+    for (case, options), chosen in itertools.product(cases.items(), (False, True)):
+        stream = streams(sizes, jnp.bfloat16, **options)[chosen]
         rows = blocks.chosen if chosen else blocks.queries
-        program = lowered(gpu.attend, sizes, device, packed, chosen, "cuda", kind)
+        program = lowered(gpu.attend, sizes, device, chosen, "cuda", **options)
         found = compile_and_read(program, tools, card, blocks)[1]
         kernels += [{"case": case, **one} for one in found]
-        for name in DOCUMENTS if packed else (case,):
+        for name in DOCUMENTS if case == "documents" else (case,):
             row = in_documents(stream, DOCUMENTS.get(name, DOCUMENTS["one"]))
+            if case == "window":
+                row = in_window(stream, NEAR)
             by_queries, by_keys, _ = visits(row, rows, blocks.keys)
             for one in found:
                 visited = by_keys if "backward_keys" in one["name"] else by_queries
