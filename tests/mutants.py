@@ -325,6 +325,27 @@ MUTANTS = (
         one("kernels/fused", "test_no_document_sees_another[gpu-None]"),
     ),
     Mutant(
+        "gpu_reads_blocks_outside_the_window",
+        GPU,
+        "if self.skips else (0, blocks)",
+        "if self.packed else (0, blocks)",
+        one("kernels/fused", "test_blocks_outside_the_window_are_not_read[gpu-text]"),
+    ),
+    Mutant(
+        "gpu_has_half_a_window",
+        GPU,
+        "(segment_1S >= self.nearest_Q1) & ",
+        "",
+        one("kernels/fused", "test_without_relative_positions[gpu-text-None-1]"),
+    ),
+    Mutant(
+        "a_window_has_no_first_block",
+        "xlnet_jax/kernels/packing.py",
+        " & (first_BI1 - last_B1J <= a.near.size)",
+        "",
+        one("kernels/fused", "test_a_window_sees_the_blocks_that_it_touches"),
+    ),
+    Mutant(
         "padding_of_keys_counts_in_their_block",
         "xlnet_jax/kernels/packing.py",
         "keys[0] != _INT.max",

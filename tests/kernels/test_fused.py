@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from xlnet_jax.batch import NEVER
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels import fused, gpu, tpu, xla
+from xlnet_jax.kernels import fused, gpu, packing, tpu, xla
 from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.kernels.packing import first_and_last, padded_keys, padded_queries, seen_blocks
 from xlnet_jax.model.transformer import REMAT_POLICIES
@@ -153,8 +153,8 @@ def test_tables_of_rows_and_blind_queries(chosen, kernel):
 )
 @pytest.mark.parametrize(
     "kernel",
-    [GATHERED, *(pytest.param(kernel, marks=pytest.mark.slow) for kernel in (saved, STRIPS))],
-    ids=["tpu", "saved", "strips"],
+    [GATHERED, GPU, *(pytest.param(kernel, marks=pytest.mark.slow) for kernel in (saved, STRIPS))],
+    ids=[*NAMES, "saved", "strips"],
 )
 def test_without_relative_positions(kernel, drawn, chosen, size):
     """Also windows, smaller and larger than a block; over a memory and in documents."""
@@ -299,6 +299,39 @@ def test_blocks_that_no_query_sees_are_not_read(kernel, chosen):
         for x in (grads.k_BKHE, grads.v_BKHE):
             assert np.all(np.isfinite(x[0, (document_K != bad) & (document_K < 2)]))
         assert bad == 2 or not np.all(np.isfinite(o_BQHE))
+
+
+def test_a_window_sees_the_blocks_that_it_touches():
+    """Of two rows, one is read in reverse; the keys begin with a memory."""
+    arguments = without_positions(draw(T=500, M=70), size=20)
+    arguments = replace(
+        arguments, rank_BK=0 * arguments.rank_BK, limit_BQ=0 * arguments.limit_BQ + 1
+    )
+    queries, keys = packing.padded_queries(arguments, 512), packing.padded_keys(arguments, 576)
+    near_QK = np.abs(np.arange(500)[:, None] - np.arange(570) + 70) <= 20
+    near_IJ = np.pad(near_QK, ((0, 12), (0, 6))).reshape(16, 32, 9, 64).any((1, 3))
+    seen_BIJ = packing.seen_blocks(arguments, queries, keys, 32, 64)
+    np.testing.assert_array_equal(seen_BIJ, np.tile(near_IJ, (2, 1, 1)))
+
+
+@pytest.mark.parametrize("drawn", ["text", "documents"])
+@pytest.mark.parametrize("kernel", [GATHERED, GPU], ids=NAMES)
+def test_blocks_outside_the_window_are_not_read(kernel, drawn):
+    """NaN in keys and values from 256 to 383 stays near; without a window it spreads."""
+    text = drawn == "text"
+    arguments = (
+        draw(512, 0, B=1, H=1)
+        if text
+        else draw_documents(512, [(512,)], chosen=range(0, 512, 4), H=1)
+    )
+    for size in (20, NEVER):
+        near = cast(without_positions(arguments, size), jnp.float32)
+        k_BKHE, v_BKHE = (x.at[:, 256:384].set(jnp.nan) for x in (near.k_BKHE, near.v_BKHE))
+        near = replace(near, k_BKHE=k_BKHE, v_BKHE=v_BKHE)
+        o_BQHE, _, grads = differentiated(kernel, near, near.q_BQHE)
+        far = 192 if text else 192 // 4
+        for x in (o_BQHE[:, :far], grads.q_BQHE[:, :far], grads.k_BKHE[:, :128]):
+            assert np.all(np.isfinite(x)) == (size == 20)
 
 
 @pytest.mark.parametrize(
