@@ -47,7 +47,9 @@ class Parts(NamedTuple):
     output_dropout: bool = True
     """Whether the vectors that predict have a dropout."""
     scaled_init: bool = False
-    """Whether weights before a residual sum start smaller by a factor of sqrt(2 L) (GPT-2)."""
+    """Whether weights before a residual sum, and the layer of the head, start smaller by a factor
+    of sqrt(2 L) (GPT-2, ModernBERT).
+    """
     head: str = "bias"
     """The head before the softmax. dense: a layer with activation and LayerNorm; dense_erf: the
     same with erf gelu, whatever the activation of the layers; bias: nothing; bare: nothing, and the
