@@ -181,8 +181,8 @@ MUTANTS = (
     Mutant(
         "the_head_of_modernbert_starts_as_other_kernels",
         HEADS,
-        "residual_init(config, self.parts), self.parts.layer_biases",
-        "None, self.parts.layer_biases",
+        "residual_init(config, parts), parts.layer_biases",
+        "None, parts.layer_biases",
         one("train/every_family", "test_every_parameter_starts_as_its_source_says[modernbert]"),
     ),
     Mutant(
@@ -233,8 +233,8 @@ MUTANTS = (
     Mutant(
         "tpu_distances_off_by_one",
         "xlnet_jax/kernels/tpu.py",
-        "(Tp - T, Np - (Tp - T) - r_SNHE.shape[1])",
-        "(Tp - T + 1, Np - (Tp - T) - 1 - r_SNHE.shape[1])",
+        "(Tp - T, after)",
+        "(Tp - T + 1, after - 1)",
         one("kernels/fused", "test_tables_of_rows_and_blind_queries[24-kernel1]"),
     ),
     Mutant(
@@ -325,6 +325,27 @@ MUTANTS = (
         one("kernels/fused", "test_no_document_sees_another[gpu-None]"),
     ),
     Mutant(
+        "gpu_reads_blocks_outside_the_window",
+        GPU,
+        "if self.skips else (0, blocks)",
+        "if self.packed else (0, blocks)",
+        one("kernels/fused", "test_blocks_outside_the_window_are_not_read[gpu-text]"),
+    ),
+    Mutant(
+        "gpu_has_half_a_window",
+        GPU,
+        "(segment_1S >= self.nearest_Q1) & ",
+        "",
+        one("kernels/fused", "test_without_relative_positions[gpu-text-None-1]"),
+    ),
+    Mutant(
+        "a_window_has_no_first_block",
+        "xlnet_jax/kernels/packing.py",
+        " & (first_BI1 - last_B1J <= a.near.size)",
+        "",
+        one("kernels/fused", "test_a_window_sees_the_blocks_that_it_touches"),
+    ),
+    Mutant(
         "padding_of_keys_counts_in_their_block",
         "xlnet_jax/kernels/packing.py",
         "keys[0] != _INT.max",
@@ -337,6 +358,27 @@ MUTANTS = (
         "of_queries &= queries[4] != NEVER",
         "of_queries &= queries[4] >= 0",
         one("kernels/fused", "test_blocks_that_no_query_sees_are_not_read[gpu-in_order]"),
+    ),
+    Mutant(
+        "a_window_one_too_narrow",
+        "xlnet_jax/kernels/tpu_units.py",
+        "jnp.abs(distance_QK) <= self.inputs.size[0]",
+        "jnp.abs(distance_QK) < self.inputs.size[0]",
+        one("kernels/fused", "test_without_relative_positions[tpu-text-None-1]"),
+    ),
+    Mutant(
+        "a_window_skips_a_block_too_many",
+        "xlnet_jax/kernels/packing.py",
+        "first_BI1 - last_B1J <= a.near.size",
+        "first_BI1 - last_B1J < a.near.size",
+        one("kernels/fused", "test_a_window_visits_the_blocks_in_its_reach"),
+    ),
+    Mutant(
+        "padding_of_queries_counts_in_a_window",
+        "xlnet_jax/kernels/packing.py",
+        "queries[0] != _INT.min",
+        "queries[0] != _INT.max",
+        one("kernels/fused", "test_a_window_visits_the_blocks_in_its_reach"),
     ),
     Mutant(
         "dk_of_skipped_blocks_is_left_over",
@@ -1044,7 +1086,7 @@ MUTANTS = (
     Mutant(
         "the_head_of_roberta_has_the_gelu_of_its_layers",
         HEADS,
-        '"gelu_erf" if head == "dense_erf" else config.activation',
+        '"gelu_erf" if parts.head == "dense_erf" else config.activation',
         "config.activation",
         family("roberta"),
     ),
@@ -1820,8 +1862,8 @@ MUTANTS = (
     Mutant(
         "a_pooler_is_not_used",
         "xlnet_jax/train/launch.py",
-        'params.pop("pooler")',
-        '{name: 0 * x for name, x in params.pop("pooler").items()}',
+        "params.pop(begin)",
+        "{name: 0 * x for name, x in params.pop(begin).items()}",
         one("finetune/task_families", "test_the_pooler_of_pretraining_begins_a_head"),
     ),
     Mutant(
@@ -1982,7 +2024,7 @@ MUTANTS = (
     ),
     Mutant(
         "the_maximum_sees_padding",
-        "xlnet_jax/finetune/embeddings.py",
+        "xlnet_jax/finetune/heads.py",
         "jnp.where(hidden.real_BCT[:, :, :, None], h_BCTD, -jnp.inf)",
         "h_BCTD",
         one("finetune/tasks", "test_pooling_ignores_padding"),
@@ -3661,8 +3703,8 @@ MUTANTS = (
     Mutant(
         "types_for_a_family_without_them",
         "xlnet_jax/convert/tokenizer_files.py",
-        '(member.segments != 1 and member.cls != "none")',
-        '(member.cls != "none")',
+        '["token_type_ids"] * member.types',
+        '["token_type_ids"] * (member.cls != "none")',
         one("convert/tokenizer_json", "test_what_is_put_around_the_texts_of_each_family[roberta]"),
     ),
     Mutant(

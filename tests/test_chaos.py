@@ -28,7 +28,7 @@ OPTIONS = (
     "--config.evaluation.blocks=8",
     "--config.data.workers=0",
     # One killed before they have met leaves the other waiting.
-    "--config.distributed.rendezvous_seconds=30",
+    "--config.distributed.rendezvous_seconds=60",
 )
 OF_A_STEP = (*shared.OF_A_STEP, "consecutive_bad", "epoch")
 OF_AN_EVALUATION = ("step", "heldout_loss", "loss_without_memory", "targets")

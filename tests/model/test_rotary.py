@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention_cases import GATHERED
 
 from xlnet_jax.batch import NEVER, Memory, forward_text
 from xlnet_jax.config import ModelConfig
+from xlnet_jax.kernels import fused, tpu
 from xlnet_jax.members import MEMBERS
 from xlnet_jax.model.transformer import XLNet
 
@@ -27,7 +29,6 @@ SIZES = {
     "memory_len": M,
     "dropout": 0.0,
     "attention_dropout": 0.0,
-    "compute_dtype": "float64",
     "unroll": "off",
 }
 # The layers after the last global one are fewer than a period, and all periods are odd.
@@ -39,12 +40,13 @@ CASES = {
 
 
 @functools.cache
-def made(case, attention):
+def made(case, attention, dtype="float64"):
     """Configuration, parameters, and the compiled model: (batch, memory) to (content, query,
     memory).
     """
     usual = MEMBERS["modern"].usual(T)["model"]
-    config = ModelConfig(**{**usual, **SIZES, **CASES[case], "attention": attention})
+    here = {"attention": attention, "compute_dtype": dtype}
+    config = ModelConfig(**{**usual, **SIZES, **CASES[case], **here})
     model, rng = XLNet(config, R), np.random.default_rng(0)
     batch, memory = drawn(config, 0)
     shapes = nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), batch, memory)["params"])
@@ -196,6 +198,25 @@ def test_both_streams_and_the_memory_are_those_of_the_formulas(case, attention, 
                 for x, y in zip(found, expected, strict=True):
                     np.testing.assert_allclose(x, y, rtol=0, atol=1e-12)
             memory, (batch, _) = after, drawn(config, seed + 100)
+
+
+@pytest.mark.slow
+def test_the_kernel_computes_both_streams_and_their_gradient(monkeypatch):
+    """In float32, with a window in some layers, beside `xla`."""
+    monkeypatch.setitem(fused.KERNELS, "cpu", GATHERED)
+    monkeypatch.setattr(tpu, "HEAD_DIMS", (128,))
+    found = []
+    for attention in ("xla", "fused"):
+        config, params, run = made("windows", attention, "float32")
+
+        def projected(table, batch, memory, run=run):
+            content, query, _ = run(table, batch, memory)
+            return jnp.sin(content).sum() + jnp.sin(query).sum(), (content, query)
+
+        both = jax.jit(jax.value_and_grad(projected, has_aux=True))
+        found.append(both(np.float32(params["word_embedding"]), *drawn(config, 1)))
+    for x, y in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=2e-5 * np.abs(y).max())
 
 
 def reached(config, batch, memory, row):

@@ -86,7 +86,7 @@ def draw(family: str, seed: int, task: str = "none") -> Config:
             2 * head_dim,
             {
                 "window": int(rng.integers(2, 7)),
-                "global_every": int(rng.integers(1, 4)),
+                "global_every": (3, 2, 1)[seed % 3],
                 "theta": float(rng.choice([100.0, 160_000.0])),
                 "theta_local": float(rng.choice([7.0, 10_000.0])),
             },
@@ -295,6 +295,11 @@ def run(
     compute = jax.value_and_grad(of_pretraining if pretraining else of_task, has_aux=True)
     (loss, found), gradient = jax.jit(compute)(params)
     theirs = names.to_foreign(peers.table(config), jax.device_get(gradient))
+    if config.finetune.task == "question_answering" and config.model.member.padding_row < 0:
+        # The softmax covers padding, whose lookup has no gradient there, whatever its id.
+        embedding = peers.peer(config.model).table[0].theirs
+        theirs[embedding] = theirs[embedding].copy()
+        theirs[embedding][special(config.model.architecture).pad] = 0
     return {"loss": loss, **found} | {
         f"gradient of {name}": array for name, array in theirs.items()
     }

@@ -1,4 +1,4 @@
-"""Fused relative attention on TPU, v4 and later: no [queries, keys] array leaves the chip's vector
+"""Fused attention on TPU, v4 and later: no [queries, keys] array leaves the chip's vector
 memory.
 
 Exception: with `Arguments.save` and all keys in one block, the forward pass saves the weights of

@@ -263,7 +263,7 @@ def load_left_factors(plan: TpuPlan, inputs: TpuInputs, refs: BackwardRefs) -> N
     """Writes `left` and `scaled` of `BackwardRefs`."""
     dtype = inputs.k.dtype
     for group, here in plan.each_group():
-        a_QL, *b_QL = factors(plan, inputs, here, inputs.q[0, :, here])[:2]
+        a_QL, *b_QL = factors(plan, inputs.q[0, :, here], small_rows(inputs, here))[:2]
         do_QL = refs.do[0, :, here]
         if plan.saved:
             scale_Q8 = jnp.exp2(math.log2(upscale(plan.rate) * LN2) - refs.log[0, group]).T
@@ -318,11 +318,11 @@ def unit_gradients(
         yield
     if plan.skips:  # `backward` adds the sums over all blocks of keys to the gradients.
         da_EQ += refs.da[rows, here]
+        if plan.relative:
+            ds_other_QL += refs.other[unit.h, here]
     refs.da[rows, here] = da_EQ
     if not plan.relative:
         return
-    if plan.skips:
-        ds_other_QL += refs.other[unit.h, here]
     refs.other[unit.h, here] = ds_other_QL
     position_gradients(
         unit,
@@ -337,23 +337,25 @@ def unit_gradients(
 def add_query_gradients(plan: TpuPlan, inputs: TpuInputs, refs: BackwardRefs, visit: Any) -> None:
     """Adds the units' gradients of a, b and c to the gradients of queries and small inputs."""
     for group, here in plan.each_group():
-        others, dother_QL = [], None
-        if plan.relative:
-            other_1L = inputs.small[OTHER : OTHER + 1, here]
-            c_QL = factors(plan, inputs, here, inputs.q[0, :, here])[2]
-            ds_other_QL = jnp.zeros_like(c_QL)
-            for n in range(LANES // plan.head_dim):
-                ds_other_Q1 = jnp.sum(
-                    refs.other[group * LANES // plan.head_dim + n], axis=1, keepdims=True
-                )
-                ds_other_QL = jnp.where(lanes_of(plan, n), ds_other_Q1, ds_other_QL)
-            db_QL = flip(refs.db[here].T) if plan.rolled else refs.db[here].T
-            others, dother_QL = [db_QL, ds_other_QL * other_1L], ds_other_QL * c_QL
-        parts = [x * (plan.scale / LN2) for x in (refs.da[here].T, *others)]
-        refs.dq_sum[:, here] = only(visit > 0, refs.dq_sum[:, here]) + sum(parts)
         if not plan.relative:
+            dq_QL = refs.da[here].T * (plan.scale / LN2)
+            refs.dq_sum[:, here] = only(visit > 0, refs.dq_sum[:, here]) + dq_QL
             continue
-        sums = [jnp.sum(x, axis=0, keepdims=True) for x in (*parts, dother_QL)]
+        small_8L = inputs.small[:, here]
+        c_QL = factors(plan, inputs.q[0, :, here], small_8L)[2]
+        ds_other_QL = jnp.zeros_like(c_QL)
+        for n in range(LANES // plan.head_dim):
+            ds_other_Q1 = jnp.sum(
+                refs.other[group * LANES // plan.head_dim + n], axis=1, keepdims=True
+            )
+            ds_other_QL = jnp.where(lanes_of(plan, n), ds_other_Q1, ds_other_QL)
+        db_QL = flip(refs.db[here].T) if plan.rolled else refs.db[here].T
+        parts = [
+            x * (plan.scale / LN2)
+            for x in (refs.da[here].T, db_QL, ds_other_QL * small_8L[OTHER : OTHER + 1])
+        ]
+        refs.dq_sum[:, here] = only(visit > 0, refs.dq_sum[:, here]) + sum(parts)
+        sums = [jnp.sum(x, axis=0, keepdims=True) for x in (*parts, ds_other_QL * c_QL)]
         zeros_4L = jnp.zeros((SUBLANES - len(sums), LANES), jnp.float32)
         refs.dsmall[:, here] += jnp.concatenate([*sums, zeros_4L], axis=0)
 
@@ -368,24 +370,28 @@ def masked_scores(unit: Unit, score: Any) -> Callable[[int], jax.Array]:
     """Returns the scores of one head, [Q, 128], as a function of the number of a part of the keys;
     `score` as in `position_scores`.
     """
-    plan, inputs, lanes, dtype = unit.plan, unit.inputs, unit.lanes, unit.inputs.k.dtype
+    plan, inputs, dtype = unit.plan, unit.inputs, unit.inputs.k.dtype
+    small_8L = small_rows(inputs, unit.lanes)
     a_QL, *others = (
-        only(unit.lane_1L, x) for x in factors(plan, inputs, lanes, inputs.q[0, unit.here, lanes])
+        only(unit.lane_1L, x) for x in factors(plan, inputs.q[0, unit.here, unit.lanes], small_8L)
     )
-    a_QL, position, other_QL = a_QL.astype(dtype), None, None
+    a_QL, relative = a_QL.astype(dtype), None
     if plan.relative:
         b_QL, c_QL = others
         # A key in another segment adds this to the score.
-        other_1L = inputs.small[OTHER : OTHER + 1, lanes]
-        other_QL = wide(jnp.sum(c_QL * other_1L, axis=1, keepdims=True))
-        position = position_scores(unit, b_QL.astype(dtype), score)
+        other_QL = wide(jnp.sum(c_QL * small_8L[OTHER : OTHER + 1], axis=1, keepdims=True))
+        relative = position_scores(unit, b_QL.astype(dtype), score), other_QL
+
+    def content(part: slice) -> jax.Array:
+        return dot(a_QL, inputs.k[0, part, unit.lanes], NT)
 
     def scores(t: int) -> jax.Array:
         part = plan.parts[t]
-        position_QK = position(t) if position else None
-        score_QK = dot(a_QL, inputs.k[0, part, lanes], NT)
-        if position:
-            score_QK = position_QK + score_QK + only(unit.other(part), other_QL)
+        if relative is None:
+            score_QK = content(part)
+        else:
+            position, other_QL = relative
+            score_QK = position(t) + content(part) + only(unit.other(part), other_QL)
         return jnp.where(unit.visible(part), score_QK, -FAR)
 
     return scores
@@ -450,11 +456,14 @@ def pipeline(units: int, first: Stage, second: Stage) -> None:
         beside(second(n, n % 2), *[first(n + 1, (n + 1) % 2)] * (n + 1 < units))
 
 
-def factors(plan: TpuPlan, inputs: TpuInputs, lanes: Any, q_QL: jax.Array) -> list[jax.Array]:
-    """Returns a, b and c times scale / ln 2, float32 [Q, L]; without `plan.relative` only a, which
-    is q.
-    """
-    sums_QL = [q_QL.astype(jnp.float32)]
-    if plan.relative:
-        sums_QL = [sums_QL[0] + inputs.small[n : n + 1, lanes] for n in range(3)]
-    return [x_QL * (plan.scale / LN2) for x_QL in sums_QL]
+def small_rows(inputs: TpuInputs, lanes: Any) -> Any:
+    """Returns the lanes of `TpuInputs.small`; None without it."""
+    return None if inputs.small is None else inputs.small[:, lanes]
+
+
+def factors(plan: TpuPlan, q_QL: jax.Array, small_8L: jax.Array | None) -> list[jax.Array]:
+    """Returns a, b and c times scale / ln 2, float32 [Q, L]; without position keys only a = q."""
+    factor = plan.scale / LN2
+    if small_8L is None:
+        return [q_QL.astype(jnp.float32) * factor]
+    return [(q_QL.astype(jnp.float32) + small_8L[n : n + 1]) * factor for n in range(3)]
