@@ -187,12 +187,12 @@ def test_a_window_visits_the_blocks_in_its_reach(drawn, size, visits):
 @pytest.mark.parametrize("chosen", [None, range(0, 384, 8)], ids=["in_order", "chosen"])
 @pytest.mark.parametrize("kernel", [GATHERED], ids=NAMES[:1])
 def test_blocks_outside_a_window_are_not_read(kernel, chosen):
-    """As below: NaN in the first 128 keys does not reach queries from 192 on."""
+    """As below: NaN in the first 128 keys does not reach the blocks of queries from 256 on."""
     arguments = without_positions(draw_documents(384, [(384,)], chosen, H=1), 64)
     arguments = cast(arguments, jnp.float32)
     bad = {name: getattr(arguments, name).at[:, :128].set(np.nan) for name in ("k_BKHE", "v_BKHE")}
     o_BQHE, _, grads = differentiated(kernel, replace(arguments, **bad), arguments.q_BQHE)
-    far_Q = arguments.near.position_BQ[0] >= 192
+    far_Q = arguments.near.position_BQ[0] >= 256
     for x in (o_BQHE, grads.q_BQHE):
         assert np.all(np.isfinite(x[0, far_Q])) and not np.all(np.isfinite(x))
 
