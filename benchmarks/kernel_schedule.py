@@ -19,7 +19,8 @@ both streams times the share of the blocks of keys that a row visits. In `exact`
 counts as often as it holds: the start of a block of queries once, for example.
 
 `--windows`, with the same sizes, compares the kernel with relative positions, the one without, and
-the one with windows, in a global and in a local layer, both `exact`.
+the one with windows, in a global and in a local layer, both `exact`. The last columns are JAX's
+splash attention for the content stream alone, without dropout.
 """
 
 from __future__ import annotations
@@ -53,6 +54,13 @@ from _attention import (  # noqa: E402
     streams,
     visits,
 )
+from jax.experimental.pallas.ops.tpu.splash_attention import (  # noqa: E402
+    splash_attention_kernel as splash_attention,
+)
+from jax.experimental.pallas.ops.tpu.splash_attention import (  # noqa: E402
+    splash_attention_mask as masks,
+)
+from jax.sharding import SingleDeviceSharding  # noqa: E402
 
 from xlnet_jax.batch import NEVER  # noqa: E402
 from xlnet_jax.kernels import fused, tpu  # noqa: E402
@@ -125,10 +133,40 @@ def windows(chip: str, sizes: Sizes) -> dict[str, Any]:
     }
     rows = {name: functools.partial(in_window, size=size) for name, size in WINDOWS.items()}
     bundles |= visiting(chip, sizes, rows, relative=False, near=True)[1]
+    bundles |= {f"splash_{name}": splash(chip, sizes, name == "local") for name in WINDOWS}
     return {
         **{f"{name}_bundles": n for name, n in bundles.items()},
         **{f"{name}_share": round(n / bundles["relative"], 3) for name, n in bundles.items()},
     }
+
+
+def splash(chip: str, sizes: Sizes, local: bool) -> int:
+    """The bundles of JAX's splash attention, forward and backward, for the content stream alone and
+    without dropout; with the fastest of a few blocks for v5e at T=2048.
+    """
+    T, H = sizes.T, sizes.H
+    mask = masks.LocalMask((T, T), (WINDOWS["local"],) * 2, 0) if local else masks.FullMask((T, T))
+    Q, K = (128, 256) if local else (512, 1024)
+    blocks = splash_attention.BlockSizes(
+        **dict.fromkeys(("block_q", "block_q_dkv", "block_q_dq"), Q),
+        **dict.fromkeys(
+            ("block_kv", "block_kv_compute", "block_kv_dkv", "block_kv_dkv_compute", "block_kv_dq"),
+            K,
+        ),
+    )
+    attend = splash_attention.make_splash_mha(
+        masks.MultiHeadMask([mask] * H), block_sizes=blocks, head_shards=1, q_seq_shards=1
+    )
+
+    def run(x_HTE: jax.Array) -> Any:
+        o_HTE, pull = jax.vjp(attend, *[x_HTE] * 3)
+        return o_HTE, pull(o_HTE)
+
+    here = SingleDeviceSharding(describe(TOPOLOGIES[chip]).devices[0])
+    x_HTE = jax.ShapeDtypeStruct((H, T, sizes.E), jnp.bfloat16, sharding=here)
+    with schedule.collected() as found:
+        jax.jit(run).trace(x_HTE).lower(lowering_platforms=("tpu",)).compile()
+    return sizes.B * sum(each.bundles for name, each in found.items() if "splash" in name)
 
 
 def visiting(
@@ -266,7 +304,7 @@ def main() -> None:
             heads = [*DOCUMENTS, *(f"share of {name}" for name in DOCUMENTS)]
             heads += [f"exact {head}" for head in heads]
         if args.windows:
-            heads = ["relative", "plain", *WINDOWS]
+            heads = ["relative", "plain", *WINDOWS, *(f"splash {name}" for name in WINDOWS)]
             heads += [f"share of {name}" for name in heads]
         print(f"| chip | bundles {' | '.join(heads)} |\n{'|---' * (1 + len(heads))}|")
     for chip in args.chips:

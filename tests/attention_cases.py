@@ -17,7 +17,13 @@ GATHERED = functools.partial(
     tpu.attend,
     interpret=True,
     blocks=tpu.TpuBlocks(
-        queries=16, keys=128, chosen=16, window=128, strided=False, skips=(16, 128)
+        queries=16,
+        keys=128,
+        chosen=16,
+        window=128,
+        strided=False,
+        packed=(16, 128),
+        near=(16, 128),
     ),
 )
 """The kernel with several blocks and windows at lengths of a few hundred; shifts by gathers, as on

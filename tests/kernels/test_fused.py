@@ -25,12 +25,18 @@ gathers.
 """
 STRIPS = functools.partial(
     GATHERED,
-    blocks=replace(GATHERED.keywords["blocks"], queries=256, strips=(128, 128), skips=(256, 256)),
+    blocks=replace(
+        GATHERED.keywords["blocks"],
+        queries=256,
+        strips=(128, 128),
+        packed=(256, 256),
+        near=(256, 128),
+    ),
 )
 """Several strips in a program."""
 WIDE = functools.partial(
     SMALL,
-    blocks=replace(SMALL.keywords["blocks"], queries=256, strips=(256, 256), skips=(256, 128)),
+    blocks=replace(SMALL.keywords["blocks"], queries=256, strips=(256, 256), packed=(256, 128)),
 )
 """Strips of two tiles."""
 GPU = functools.partial(
@@ -46,7 +52,7 @@ def saved(arguments, keys=512):
     """The TPU kernel that leaves the probabilities to its backward pass, if all keys are in one
     block.
     """
-    blocks = replace(GATHERED.keywords["blocks"], keys=keys, skips=(16, keys))
+    blocks = replace(GATHERED.keywords["blocks"], keys=keys, near=(16, keys))
     return GATHERED(replace(arguments, save=True), blocks=blocks)
 
 
@@ -181,12 +187,12 @@ def test_a_window_visits_the_blocks_in_its_reach(drawn, size, visits):
 @pytest.mark.parametrize("chosen", [None, range(0, 384, 8)], ids=["in_order", "chosen"])
 @pytest.mark.parametrize("kernel", [GATHERED], ids=NAMES[:1])
 def test_blocks_outside_a_window_are_not_read(kernel, chosen):
-    """As below: NaN in the first 128 keys does not reach queries from 192 on."""
+    """As below: NaN in the first 128 keys does not reach the blocks of queries from 256 on."""
     arguments = without_positions(draw_documents(384, [(384,)], chosen, H=1), 64)
-    arguments = cast(replace(arguments, packed=None), jnp.float32)
+    arguments = cast(arguments, jnp.float32)
     bad = {name: getattr(arguments, name).at[:, :128].set(np.nan) for name in ("k_BKHE", "v_BKHE")}
     o_BQHE, _, grads = differentiated(kernel, replace(arguments, **bad), arguments.q_BQHE)
-    far_Q = arguments.near.position_BQ[0] >= 192
+    far_Q = arguments.near.position_BQ[0] >= 256
     for x in (o_BQHE, grads.q_BQHE):
         assert np.all(np.isfinite(x[0, far_Q])) and not np.all(np.isfinite(x))
 

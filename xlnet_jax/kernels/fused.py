@@ -35,7 +35,10 @@ shift or mask causes a difference of hundreds of units.
 KERNELS = {
     # v4 cannot roll each row by a different number of lanes.
     "TPU v4": functools.partial(
-        tpu.attend, blocks=tpu.TpuBlocks(queries=128, rows=2048, strided=False, vmem_bytes=16 * MIB)
+        tpu.attend,
+        blocks=tpu.TpuBlocks(
+            queries=128, rows=2048, near=(128, 256), strided=False, vmem_bytes=16 * MIB
+        ),
     ),
     "TPU v5 lite": tpu.attend,
     "TPU v5": functools.partial(tpu.attend, blocks=tpu.TpuBlocks(rows=3000, vmem_bytes=48 * MIB)),

@@ -45,9 +45,13 @@ class TpuBlocks:
     keys: int = 896
     chosen: int = 128
     """Queries at chosen positions."""
-    skips: tuple[int, int] = (128, 256)
-    """Queries in order and keys, with documents or a window: smaller blocks see fewer keys outside
-    of these.
+    packed: tuple[int, int] = (128, 256)
+    """Queries in order and keys, if rows hold several documents: smaller blocks see fewer keys of
+    other documents.
+    """
+    near: tuple[int, int] = (256, 512)
+    """The same, if layers may have a window: without it these are much faster than smaller blocks,
+    and with it as fast.
     """
     window: int = 512
     """Positions that one product of queries at chosen positions covers, a power of 2."""
@@ -133,8 +137,13 @@ def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPl
     # Without position keys only the queries count.
     T = Q if a.position is None else K - a.memory_len
     Ep = next(width for width in HEAD_DIMS if width >= E)
-    skips = a.packed is not None or a.near is not None
-    queries, keys = blocks.skips if skips else (blocks.queries, blocks.keys)
+    queries, keys = (
+        blocks.near
+        if a.near is not None
+        else blocks.packed
+        if a.packed is not None
+        else (blocks.queries, blocks.keys)
+    )
     in_order = min(queries, round_up(T, LANES))
     query_block = min(blocks.chosen, round_up(Q, 16)) if chosen else in_order
     # As few blocks of keys as possible, all of one size.
