@@ -106,7 +106,7 @@ def attend(
         return jnp.pad(x, ((0, 0), padding, (0, 0), (0, Ep - x.shape[3])))
 
     b_BQHE, other_BHQ = None, None
-    if plan.relative:
+    if r_SNHE is not None:
         other_HE, exact = packing.other_segment(a).astype(jnp.float32), jax.lax.Precision.HIGHEST
         other_BHQ = jnp.einsum("bqhe,he->bhq", query("segment"), other_HE, precision=exact)
         other_BHQ = jnp.pad(other_BHQ, ((0, 0), (0, 0), (0, Qp - Q)))
@@ -166,9 +166,10 @@ def _fused_backward(plan: GpuPlan, saved: Any, do_BQHE: jax.Array) -> tuple[Any,
     )
     if plan.relative:
         dr_SNHE = dr_GNHE.reshape(B, groups, *r_SNHE.shape[1:]).sum(axis=1) * plan.unit
-    if plan.relative and not plan.own_tables:
-        of_table_SB = jnp.arange(len(r_SNHE))[:, None] == table_B[None]
-        dr_SNHE = jnp.sum(jnp.where(of_table_SB[:, :, None, None, None], dr_SNHE[None], 0), axis=1)
+        if not plan.own_tables:
+            of_table_SB = jnp.arange(len(r_SNHE))[:, None] == table_B[None]
+            part_SBNHE = jnp.where(of_table_SB[:, :, None, None, None], dr_SNHE[None], 0)
+            dr_SNHE = jnp.sum(part_SBNHE, axis=1)
     dk_BKHE, dv_BKHE = _call(backward_keys, plan, (plan.key_blocks, H, B), [k_BKHE, v_BKHE], inputs)
     return da_BQHE, db_BQHE, dother_BHQ, dk_BKHE, dv_BKHE, dr_SNHE, None
 

@@ -118,8 +118,8 @@ class Tile(NamedTuple):
     """Dropout's index of the keys: their numbers, or their positions in their documents."""
     segment_1S: jax.Array
     k_SE: jax.Array
-    r_SE: jax.Array | None
-    """The first block of position keys."""
+    r_SE: Any
+    """The first block of position keys; None without the position term."""
 
 
 class Queries:
