@@ -89,8 +89,7 @@ def attend(
     integers = (
         table_B,
         packing.dropout_words(a, H),
-        jnp.stack(queries, axis=1).astype(jnp.int32),
-        jnp.stack(keys, axis=1).astype(jnp.int32),
+        *(jnp.stack(x, axis=1).astype(jnp.int32) for x in (queries, keys)),
         None if a.near is None else jnp.asarray(a.near.size, jnp.int32)[None],
         *seen,
     )
