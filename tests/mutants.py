@@ -51,7 +51,7 @@ def oracle(case: str, attention: str = "xla") -> tuple[str, ...]:
 
 
 def family(name: str) -> tuple[str, ...]:
-    """The same for BERT, RoBERTa, ALBERT or GPT-2."""
+    """The same for BERT, RoBERTa, ALBERT, GPT-2 or ModernBERT."""
     return (f"tests/oracle/test_oracle.py::test_a_family_equals_the_recording[{name}]",)
 
 
@@ -958,7 +958,7 @@ MUTANTS = (
     Mutant(
         "the_head_of_roberta_has_the_gelu_of_its_layers",
         HEADS,
-        '"gelu_erf" if head == "dense_erf" else config.activation',
+        '"gelu_erf" if parts.head == "dense_erf" else config.activation',
         "config.activation",
         family("roberta"),
     ),
@@ -1734,8 +1734,8 @@ MUTANTS = (
     Mutant(
         "a_pooler_is_not_used",
         "xlnet_jax/train/launch.py",
-        'params.pop("pooler")',
-        '{name: 0 * x for name, x in params.pop("pooler").items()}',
+        "params.pop(begin)",
+        "{name: 0 * x for name, x in params.pop(begin).items()}",
         one("finetune/task_families", "test_the_pooler_of_pretraining_begins_a_head"),
     ),
     Mutant(
@@ -1896,7 +1896,7 @@ MUTANTS = (
     ),
     Mutant(
         "the_maximum_sees_padding",
-        "xlnet_jax/finetune/embeddings.py",
+        "xlnet_jax/finetune/heads.py",
         "jnp.where(hidden.real_BCT[:, :, :, None], h_BCTD, -jnp.inf)",
         "h_BCTD",
         one("finetune/tasks", "test_pooling_ignores_padding"),
@@ -3575,8 +3575,8 @@ MUTANTS = (
     Mutant(
         "types_for_a_family_without_them",
         "xlnet_jax/convert/tokenizer_files.py",
-        '(member.segments != 1 and member.cls != "none")',
-        '(member.cls != "none")',
+        '*["token_type_ids"] * member.types,',
+        '*["token_type_ids"] * (member.cls != "none"),',
         one("convert/tokenizer_json", "test_what_is_put_around_the_texts_of_each_family[roberta]"),
     ),
     Mutant(
@@ -4862,6 +4862,41 @@ MUTANTS = (
         "_KINDS[: 2 + task.normalize]",
         "_KINDS",
         one("convert/sentence_transformers", "test_every_pooling_comes_back"),
+    ),
+    Mutant(
+        "the_gate_of_modernbert_is_activated",
+        "xlnet_jax/members/modernbert.py",
+        '"layers/feed_forward/inner/kernel layers/feed_forward/gate/kernel"',
+        '"layers/feed_forward/gate/kernel layers/feed_forward/inner/kernel"',
+        family("modernbert"),
+    ),
+    Mutant(
+        "the_angles_of_the_other_kind_are_read",
+        "xlnet_jax/convert/fields.py",
+        '{"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}',
+        '{"full_attention": "local_rope_theta", "sliding_attention": "global_rope_theta"}',
+        one("convert/peers", "test_config_json_of_either_version_is_read"),
+    ),
+    Mutant(
+        "angles_of_another_kind_are_read_silently",
+        "xlnet_jax/convert/fields.py",
+        "one | given != one or",
+        "",
+        one("convert/peers", "test_what_has_no_equal_is_refused_in_one_line[modernbert]"),
+    ),
+    Mutant(
+        "the_first_layer_of_modernbert_has_a_norm",
+        "xlnet_jax/members/modernbert.py",
+        ", first=1",
+        "",
+        one("convert/peers", "test_a_folder_without_tokenizer_config_is_imported[none-modernbert]"),
+    ),
+    Mutant(
+        "a_modernbert_says_nothing_of_cls",
+        "xlnet_jax/members/modernbert.py",
+        '("pooling", "cls")',
+        '("pooling", "mean")',
+        one("convert/peers", "test_config_json_of_either_version_is_read[regression]"),
     ),
 )
 
