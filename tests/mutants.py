@@ -51,7 +51,7 @@ def oracle(case: str, attention: str = "xla") -> tuple[str, ...]:
 
 
 def family(name: str) -> tuple[str, ...]:
-    """The same for BERT, RoBERTa, ALBERT or GPT-2."""
+    """The same for BERT, RoBERTa, ALBERT, GPT-2 or ModernBERT."""
     return (f"tests/oracle/test_oracle.py::test_a_family_equals_the_recording[{name}]",)
 
 
@@ -4990,6 +4990,41 @@ MUTANTS = (
         "_KINDS[: 2 + task.normalize]",
         "_KINDS",
         one("convert/sentence_transformers", "test_every_pooling_comes_back"),
+    ),
+    Mutant(
+        "the_gate_of_modernbert_is_activated",
+        "xlnet_jax/members/modernbert.py",
+        '"layers/feed_forward/inner/kernel layers/feed_forward/gate/kernel"',
+        '"layers/feed_forward/gate/kernel layers/feed_forward/inner/kernel"',
+        family("modernbert"),
+    ),
+    Mutant(
+        "the_angles_of_the_other_kind_are_read",
+        "xlnet_jax/convert/fields.py",
+        '{"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}',
+        '{"full_attention": "local_rope_theta", "sliding_attention": "global_rope_theta"}',
+        one("convert/peers", "test_config_json_of_either_version_is_read"),
+    ),
+    Mutant(
+        "angles_of_another_kind_are_read_silently",
+        "xlnet_jax/convert/fields.py",
+        "one | given != one or",
+        "",
+        one("convert/peers", "test_what_has_no_equal_is_refused_in_one_line[modernbert]"),
+    ),
+    Mutant(
+        "the_first_layer_of_modernbert_has_a_norm",
+        "xlnet_jax/members/modernbert.py",
+        ", first=1",
+        "",
+        one("convert/peers", "test_a_folder_without_tokenizer_config_is_imported[none-modernbert]"),
+    ),
+    Mutant(
+        "a_modernbert_says_nothing_of_cls",
+        "xlnet_jax/members/modernbert.py",
+        '("pooling", "cls")',
+        '("pooling", "mean")',
+        one("convert/peers", "test_config_json_of_either_version_is_read[regression]"),
     ),
 )
 
