@@ -175,8 +175,8 @@ class Attention(nn.Module):
                 position = None, memory.r_NHE[None], inputs.direction_B
         elif self.parts.positions == "relative":
             position = position_keys(inputs, kernel["position"], dtype, implementation)
-        local = None
-        if inputs.rotary is not None:
+        local: jax.Array | int = 0
+        if inputs.rotary is not None and number is not None:
             local = jnp.int32(number % config.global_every != 0) * (config.window > 0)
             q_BSHE = inputs.rotary.turns_S.turn(q_BSHE, local)
             k_BKHE = inputs.rotary.turns_K.turn(k_BKHE, local)
@@ -257,7 +257,7 @@ class Attention(nn.Module):
         inputs: AttentionInputs,
         arguments: Callable[..., xla.Arguments],
         implementation: str,
-        local: jax.Array | None,
+        local: jax.Array | int,
     ) -> jax.Array:
         """Returns the weighted sums of all streams; `arguments` has the fields that they share.
         `local` is 1 in a layer with a window.
@@ -268,8 +268,8 @@ class Attention(nn.Module):
         for number, stream in enumerate(inputs.streams):
             end = start + stream.limit_BQ.shape[1]
             dropout, near = None, None
-            if config.window:
-                size, rotary = jnp.where(local, config.window // 2, NEVER), inputs.rotary
+            if (rotary := inputs.rotary) is not None and config.window:
+                size = jnp.where(local, config.window // 2, NEVER)
                 near = xla.NearKeys(size, rotary.position_BS[:, start:end], rotary.position_BK)
             if dropout_key is not None:
                 dropout = AttentionDropout(dropout_key, config.attention_dropout, number)
