@@ -65,7 +65,7 @@ class Turns(NamedTuple):
     cos_2BNF: jax.Array
     sin_2BNF: jax.Array
 
-    def turn(self, x_BNHE: jax.Array, local: jax.Array) -> jax.Array:
+    def turn(self, x_BNHE: jax.Array, local: jax.Array | int) -> jax.Array:
         """Turns the pairs (m, E / 2 + m) of the elements of each head, in at least float32; `local`
         is 1 in a layer with a window, else 0.
         """
