@@ -18,7 +18,7 @@ from xlnet_jax.aot.topology import describe
 from xlnet_jax.kernels import packing
 from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.kernels.packing import round_up
-from xlnet_jax.kernels.xla import Arguments, PackedKeys, differentiated
+from xlnet_jax.kernels.xla import Arguments, NearKeys, PackedKeys, differentiated
 
 RATE = 0.1
 DOCUMENTS = {"one": (2048,), "four": (512,) * 4, "five": (64, 512, 512, 512, 448)}
@@ -43,13 +43,20 @@ def sizes_of(T: int) -> Sizes:
 
 
 def streams(
-    sizes: Sizes, dtype: Any, sharding: Any = None, packed: bool = False
+    sizes: Sizes,
+    dtype: Any,
+    sharding: Any = None,
+    packed: bool = False,
+    relative: bool = True,
+    near: bool = False,
 ) -> list[Arguments]:
     """Shapes of the arguments of content and query stream; directions and segments differ between
     rows.
 
     Args:
       packed: rows hold several documents.
+      relative: scores have the position and the segment term.
+      near: layers may have a window.
     """
     B, T, H, E = sizes.B, sizes.T, sizes.H, sizes.E
     K = sizes.M + T
@@ -57,17 +64,21 @@ def streams(
     def array(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
+    terms: dict[str, Any] = {}
+    if relative:
+        terms["position"] = *(array(jnp.float32, 1, K + T - 1, H, E),) * 2, array(jnp.int32, B)
+        names = ("content", "position", "segment")
+        terms["biases"] = {f"{name}_bias": array(jnp.float32, H, E) for name in names}
+        terms["segment_2HE"] = array(jnp.float32, 2, H, E)
+
     def stream(Q: int, chosen: bool) -> Arguments:
+        places = array(jnp.int32, B, Q), array(jnp.int32, B, K)
         return Arguments(
             q_BQHE=array(dtype, B, Q, H, E),
             k_BKHE=array(dtype, B, K, H, E),
             v_BKHE=array(dtype, B, K, H, E),
-            position=(*(array(jnp.float32, 1, K + T - 1, H, E),) * 2, array(jnp.int32, B)),
-            biases={
-                f"{name}_bias": array(jnp.float32, H, E)
-                for name in ("content", "position", "segment")
-            },
-            segment_2HE=array(jnp.float32, 2, H, E),
+            **terms,
+            near=NearKeys(array(jnp.int32), *places) if near else None,
             limit_BQ=array(jnp.int32, B, Q),
             rank_BK=array(jnp.int32, B, K),
             segment_BQ=array(jnp.int32, B, Q),
@@ -110,13 +121,20 @@ def in_documents(stream: Arguments, lengths: tuple[int, ...]) -> Arguments:
     )
 
 
+def in_window(stream: Arguments, size: int) -> Arguments:
+    """The integers of rows of one text, in a layer with a window of this size."""
+    row = in_documents(stream, (stream.rank_BK.shape[1],))
+    near = NearKeys(np.int32(size), row.packed.position_BQ, row.packed.position_BK)
+    return dataclasses.replace(row, packed=None, near=near)
+
+
 def visits(a: Arguments, query_block: int, key_block: int) -> tuple[int, int, int]:
     """How many pairs of blocks the kernels visit: of queries with keys, of keys with queries; and
     all pairs.
     """
     queries = packing.padded_queries(a, round_up(a.limit_BQ.shape[1], query_block))
     keys = packing.padded_keys(a, round_up(a.rank_BK.shape[1], key_block))
-    seen_BIJ = packing.seen_blocks(queries, keys, query_block, key_block)
+    seen_BIJ = packing.seen_blocks(a, queries, keys, query_block, key_block)
     by_queries, by_keys = (
         int(np.sum(last - first + 1))
         for first, last in map(packing.first_and_last, (seen_BIJ, seen_BIJ.swapaxes(1, 2)))
@@ -143,11 +161,13 @@ def lowered(
     attend: Callable[..., Any],
     sizes: Sizes,
     device: Any,
-    packed: bool = False,
     chosen: bool | None = None,
     platform: str = "tpu",
+    **options: bool,
 ) -> Any:
-    """`train` in bfloat16, lowered for a device that is not here; `chosen`: one stream alone."""
+    """`train` in bfloat16, lowered for a device that is not here; `chosen`: one stream alone;
+    `options`: of `streams`.
+    """
     mesh = Mesh(np.array([device]), ("data",))
     here = NamedSharding(mesh, PartitionSpec())
     key = jax.ShapeDtypeStruct((), jnp.uint32, sharding=here)
@@ -156,7 +176,7 @@ def lowered(
         run = jax.shard_map(
             train(attend), in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False
         )
-        both = streams(sizes, jnp.bfloat16, here, packed)
+        both = streams(sizes, jnp.bfloat16, here, **options)
         both = both if chosen is None else both[chosen : chosen + 1]
         return jax.jit(run).trace(both, key).lower(lowering_platforms=(platform,))
 

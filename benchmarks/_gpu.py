@@ -33,7 +33,7 @@ def check() -> int:
     import numpy as np
 
     sys.path.append(os.path.join(ROOT, "tests"))
-    from attention_cases import cast, draw
+    from attention_cases import cast, draw, without_positions
 
     from xlnet_jax.kernels import fused, xla
     from xlnet_jax.kernels.dropout import AttentionDropout
@@ -64,13 +64,19 @@ def check() -> int:
         return np.concatenate(found, axis=-1)
 
     large, small = dict(T=512, M=384, H=4, E=64), dict(T=130, M=20, H=3, E=100, tables=2)
-    for sizes, dtype, chosen in [
-        *((large, dtype, chosen) for dtype in LIMITS for chosen in (None, 85)),
-        (small, "float32", None),
-        (small, "float32", 37),
+    for sizes, dtype, chosen, near in [
+        *((large, dtype, chosen, None) for dtype in LIMITS for chosen in (None, 85)),
+        *((large, dtype, chosen, 64) for dtype in LIMITS for chosen in (None, 85)),
+        (small, "float32", None, None),
+        (small, "float32", 37, None),
     ]:
-        arguments = cast(draw(**sizes, chosen=chosen), jnp.dtype(dtype))
-        dropout = AttentionDropout(jnp.uint32(4), 0.1, 1)
+        arguments = draw(**sizes, chosen=chosen)
+        if near:
+            arguments = without_positions(arguments, near)
+        arguments, dropout = (
+            cast(arguments, jnp.dtype(dtype)),
+            AttentionDropout(jnp.uint32(4), 0.1, 1),
+        )
         arguments = dataclasses.replace(
             arguments, dropout=dropout, max_distance=50 if sizes is small else None
         )
@@ -100,6 +106,7 @@ def check() -> int:
                     "sizes": sizes,
                     "dtype": dtype,
                     "targets": chosen,
+                    "window": near,
                     "ok": good,
                     "limit": LIMITS[dtype],
                     "largest": max(errors.values()),

@@ -9,7 +9,8 @@ its kernels need.
                                                               the extra it lowers the kernels alone
     python benchmarks/gpu_compile.py --json --config.train.batch_size=32
                                      --config.model.attention=xla
-    python benchmarks/gpu_compile.py --documents              rows of one, four and five documents
+    python benchmarks/gpu_compile.py --documents              rows of one, four and five documents;
+                                                              no relative positions; a window
 
 For each kernel: the registers of a thread and the bytes that it spills, by ptxas; the threads and
 the shared memory of a block, by XLA; the instructions of its loop over tiles for one score, in PTX
@@ -18,12 +19,14 @@ once. Spills cost loads and stores of local memory. Nothing is executed.
 
 `--documents` compiles the attention of rows of several documents, T=2048 and 341 targets, and of
 rows of one text. The figures are the instructions in SASS for a score, times the scores that the
-kernels of both streams compute for one row and head.
+kernels of both streams compute for one row and head. `plain` is one text without relative
+positions, `window` the same with the keys of a layer with a window of 128.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import importlib.util
 import itertools
 import json
@@ -36,6 +39,8 @@ import tempfile
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[1]
+NEAR = 64
+"""Largest distance of a visible key in a layer with a window."""
 PACKAGES = "jax_cuda12_plugin", "nvidia"
 # A label, a branch and an instruction.
 PTX = r"(\$\w+):", r"bra\S*\s+(\$\w+);", r"\s+(@!?%p\d+ )?[a-z].*;"
@@ -217,26 +222,33 @@ def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
 
 
 def documents(card: str) -> dict[str, Any]:
-    """Instructions of rows of documents, by `DOCUMENTS`, and of a row of one text: `joined`."""
+    """Instructions of rows of documents, by `DOCUMENTS`, and of a row of one text: `joined`,
+    `plain` and `window`.
+    """
     device, tools = describe(card)
     import jax
     import jax.numpy as jnp
-    from _attention import DOCUMENTS, Sizes, in_documents, lowered, streams, visits
+    from _attention import DOCUMENTS, Sizes, in_documents, in_window, lowered, streams, visits
 
     from xlnet_jax.kernels import gpu
 
+    plain = {"relative": False}
+    cases = {"joined": {}, "documents": {"packed": True}, "plain": plain}
+    cases["window"] = plain | {"near": True}
     sizes = Sizes(B=1, T=2048, M=0, P=341)
     blocks = gpu.blocks_of(sizes.E, jnp.dtype("bfloat16"))
-    instructions: dict[str, Any] = dict.fromkeys(("joined", *DOCUMENTS), 0)
+    instructions: dict[str, Any] = collections.Counter()
     kernels = []
-    for packed, chosen in itertools.product((False, True), repeat=2):
-        stream = streams(sizes, jnp.bfloat16)[chosen]
+    for (case, options), chosen in itertools.product(cases.items(), (False, True)):
+        stream = streams(sizes, jnp.bfloat16, **options)[chosen]
         rows = blocks.chosen if chosen else blocks.queries
-        program = lowered(gpu.attend, sizes, device, packed, chosen, platform="cuda")
+        program = lowered(gpu.attend, sizes, device, chosen, "cuda", **options)
         found = compile_and_read(program, tools, card, blocks)[1]
-        kernels += [{"packed": packed, **one} for one in found]
-        for name in DOCUMENTS if packed else ("joined",):
-            row = in_documents(stream, DOCUMENTS["one" if name == "joined" else name])
+        kernels += [{"case": case, **one} for one in found]
+        for name in DOCUMENTS if case == "documents" else (case,):
+            row = in_documents(stream, DOCUMENTS.get(name, DOCUMENTS["one"]))
+            if case == "window":
+                row = in_window(stream, NEAR)
             by_queries, by_keys, _ = visits(row, rows, blocks.keys)
             for one in found:
                 visited = by_keys if "backward_keys" in one["name"] else by_queries

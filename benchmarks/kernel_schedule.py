@@ -5,6 +5,7 @@ kernel.
     python benchmarks/kernel_schedule.py [--chips v5e v6e] [--saved] [--json]
                                          [T=512 M=384 P=85 B=2 H=16 E=64]
     python benchmarks/kernel_schedule.py --documents          rows of one, four and five documents
+    python benchmarks/kernel_schedule.py --windows            without relative positions
 
 Compiles both streams, forward and backward, dropout 0.1, bfloat16, with the blocks that a run
 takes, for devices that are not here. A bundle is one cycle, without stalls: a lower bound of the
@@ -16,17 +17,23 @@ those of one of them. Shares are of all slots of a unit.
 `--documents` takes T=2048 M=0 P=341 and rows of several documents. The figures are the bundles of
 both streams times the share of the blocks of keys that a row visits. In `exact` each condition
 counts as often as it holds: the start of a block of queries once, for example.
+
+`--windows`, with the same sizes, compares the kernel with relative positions, the one without, and
+the one with windows, in a global and in a local layer, both `exact`. The last columns are JAX's
+splash attention for the content stream alone, without dropout.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from xlnet_jax.aot import schedule
@@ -42,16 +49,27 @@ from _attention import (  # noqa: E402
     RATE,
     Sizes,
     in_documents,
+    in_window,
     lowered,
     streams,
     visits,
 )
+from jax.experimental.pallas.ops.tpu.splash_attention import (  # noqa: E402
+    splash_attention_kernel as splash_attention,
+)
+from jax.experimental.pallas.ops.tpu.splash_attention import (  # noqa: E402
+    splash_attention_mask as masks,
+)
+from jax.sharding import SingleDeviceSharding  # noqa: E402
 
+from xlnet_jax.batch import NEVER  # noqa: E402
 from xlnet_jax.kernels import fused, tpu  # noqa: E402
 from xlnet_jax.kernels.tpu_units import LANES  # noqa: E402
 from xlnet_jax.kernels.xla import Arguments  # noqa: E402
 
 PARTS = ("forward", "backward")
+WINDOWS = {"global": NEVER, "local": 64}
+"""Sizes of the windows of ModernBERT's layers, by their name."""
 UNITS = ("MATMUL", "MATPUSH", "XLU", "VALU", "VLOAD", "VSTORE")
 TOPOLOGIES = {
     "v4": "v4:2x2x1",
@@ -90,25 +108,92 @@ def documents(chip: str, sizes: Sizes) -> dict[str, Any]:
     """
     if reason := why_not(chip):
         return {"not_compiled": reason}
-    kernel = fused.KERNELS[describe(TOPOLOGIES[chip]).devices[0].device_kind]
-    blocks = getattr(kernel, "keywords", {}).get("blocks", tpu.TpuBlocks())
-    bundles, exact = (dict.fromkeys(DOCUMENTS, 0.0) for _ in range(2))
-    for chosen, stream in enumerate(streams(sizes, jnp.bfloat16, packed=True)):
-        plan = tpu.plan_passes(stream, blocks, False)[0]
-        groups = -(-sizes.H * plan.head_dim // (plan.groups * LANES))
-        found, texts = schedules(chip, sizes, packed=True, chosen=bool(chosen))
-        for name, lengths in DOCUMENTS.items():
-            row = in_documents(stream, lengths)
-            visited, _, every = visits(row, plan.query_block, plan.key_block)
-            rows = every * plan.key_block // plan.keys
-            bundles[name] += sum(each.bundles for each in found.values()) * visited / every
-            exact[name] += groups * sum(cycles(text, visited, every, rows) for text in texts)
+    rows = {
+        name: functools.partial(in_documents, lengths=lengths)
+        for name, lengths in DOCUMENTS.items()
+    }
+    bundles, exact = visiting(chip, sizes, rows, packed=True)
     return {
         **{f"{name}_bundles": round(n) for name, n in bundles.items()},
         **{f"{name}_share": round(n / bundles["one"], 3) for name, n in bundles.items()},
         **{f"{name}_exact_bundles": round(n) for name, n in exact.items()},
         **{f"{name}_exact_share": round(n / exact["one"], 3) for name, n in exact.items()},
     }
+
+
+def windows(chip: str, sizes: Sizes) -> dict[str, Any]:
+    """The bundles of both streams with relative positions, without, and by `cycles` in a global and
+    in a local layer of a model with windows; also divided by those with relative positions.
+    """
+    if reason := why_not(chip):
+        return {"not_compiled": reason}
+    bundles = {
+        name: sum(each.bundles for each in schedules(chip, sizes, relative=relative)[0].values())
+        for name, relative in (("relative", True), ("plain", False))
+    }
+    rows = {name: functools.partial(in_window, size=size) for name, size in WINDOWS.items()}
+    bundles |= visiting(chip, sizes, rows, relative=False, near=True)[1]
+    bundles |= {f"splash_{name}": splash(chip, sizes, name == "local") for name in WINDOWS}
+    return {
+        **{f"{name}_bundles": n for name, n in bundles.items()},
+        **{f"{name}_share": round(n / bundles["relative"], 3) for name, n in bundles.items()},
+    }
+
+
+def splash(chip: str, sizes: Sizes, local: bool) -> int:
+    """The bundles of JAX's splash attention, forward and backward, for the content stream alone and
+    without dropout; with the fastest of a few blocks for v5e at T=2048.
+    """
+    T, H = sizes.T, sizes.H
+    mask = masks.LocalMask((T, T), (WINDOWS["local"],) * 2, 0) if local else masks.FullMask((T, T))
+    Q, K = (128, 256) if local else (512, 1024)
+    blocks = splash_attention.BlockSizes(
+        **dict.fromkeys(("block_q", "block_q_dkv", "block_q_dq"), Q),
+        **dict.fromkeys(
+            ("block_kv", "block_kv_compute", "block_kv_dkv", "block_kv_dkv_compute", "block_kv_dq"),
+            K,
+        ),
+    )
+    attend = splash_attention.make_splash_mha(
+        masks.MultiHeadMask([mask] * H), block_sizes=blocks, head_shards=1, q_seq_shards=1
+    )
+
+    def run(x_HTE: jax.Array) -> Any:
+        o_HTE, pull = jax.vjp(attend, *[x_HTE] * 3)
+        return o_HTE, pull(o_HTE)
+
+    here = SingleDeviceSharding(describe(TOPOLOGIES[chip]).devices[0])
+    x_HTE = jax.ShapeDtypeStruct((H, T, sizes.E), jnp.bfloat16, sharding=here)
+    with schedule.collected() as found:
+        jax.jit(run).trace(x_HTE).lower(lowering_platforms=("tpu",)).compile()
+    return sizes.B * sum(each.bundles for name, each in found.items() if "splash" in name)
+
+
+def visiting(
+    chip: str, sizes: Sizes, rows: dict[str, Callable[[Arguments], Arguments]], **options: bool
+) -> tuple[dict[str, float], dict[str, int]]:
+    """The bundles of both streams for several rows, by their names: the bundles of the schedule
+    times the share of the blocks that the row visits; and the bundles by `cycles`.
+
+    Args:
+      rows: functions that give a stream the integers of a row.
+      options: of `streams`.
+    """
+    kernel = fused.KERNELS[describe(TOPOLOGIES[chip]).devices[0].device_kind]
+    blocks = getattr(kernel, "keywords", {}).get("blocks", tpu.TpuBlocks())
+    bundles, exact = dict.fromkeys(rows, 0.0), dict.fromkeys(rows, 0)
+    for chosen, stream in enumerate(streams(sizes, jnp.bfloat16, **options)):
+        plan = tpu.plan_passes(stream, blocks, False)[0]
+        groups = -(-sizes.H * plan.head_dim // (plan.groups * LANES))
+        found, texts = schedules(chip, sizes, chosen=bool(chosen), **options)
+        for name, of in rows.items():
+            visited, _, every = visits(of(stream), plan.query_block, plan.key_block)
+            query_blocks = every * plan.key_block // plan.keys
+            bundles[name] += sum(each.bundles for each in found.values()) * visited / every
+            exact[name] += groups * sum(
+                cycles(text, visited, every, query_blocks) for text in texts
+            )
+    return bundles, exact
 
 
 def cycles(text: str, visited: int, every: int, blocks: int) -> int:
@@ -202,11 +287,12 @@ def main() -> None:
         help="probabilities are kept for the backward pass, as on pods",
     )
     parser.add_argument("--documents", action="store_true", help="rows of several documents")
+    parser.add_argument("--windows", action="store_true", help="without relative positions")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     args = parser.parse_args()
     if args.tiny:
         args.chips, args.sizes = ["v5e"], ["B=1", "T=128", "M=0", "P=21", "H=1"]
-    if args.documents:
+    if args.documents or args.windows:
         args.sizes = ["B=1", "T=2048", "M=0", "P=341", *args.sizes]
     sizes = Sizes(
         **{name: int(number) for name, number in (word.split("=") for word in args.sizes)}
@@ -217,11 +303,16 @@ def main() -> None:
         if args.documents:
             heads = [*DOCUMENTS, *(f"share of {name}" for name in DOCUMENTS)]
             heads += [f"exact {head}" for head in heads]
+        if args.windows:
+            heads = ["relative", "plain", *WINDOWS, *(f"splash {name}" for name in WINDOWS)]
+            heads += [f"share of {name}" for name in heads]
         print(f"| chip | bundles {' | '.join(heads)} |\n{'|---' * (1 + len(heads))}|")
     for chip in args.chips:
         print(f"compiling for {chip}", file=sys.stderr)
         if args.documents:
             one = chips[chip] = documents(chip, sizes)
+        elif args.windows:
+            one = chips[chip] = windows(chip, sizes)
         else:
             one = chips[chip] = measure(chip, sizes, args.saved)
         if not args.json:

@@ -11,13 +11,19 @@ import numpy as np
 
 from xlnet_jax.batch import MEMORY_RANK, NEVER
 from xlnet_jax.kernels import tpu
-from xlnet_jax.kernels.xla import Arguments, PackedKeys
+from xlnet_jax.kernels.xla import Arguments, NearKeys, PackedKeys
 
 GATHERED = functools.partial(
     tpu.attend,
     interpret=True,
     blocks=tpu.TpuBlocks(
-        queries=16, keys=128, chosen=16, window=128, strided=False, packed=(16, 128)
+        queries=16,
+        keys=128,
+        chosen=16,
+        window=128,
+        strided=False,
+        packed=(16, 128),
+        near=(16, 128),
     ),
 )
 """The kernel with several blocks and windows at lengths of a few hundred; shifts by gathers, as on
@@ -92,6 +98,21 @@ def draw_documents(T, lengths, chosen=None, seed=0, **sizes):
     return dataclasses.replace(
         arguments, rank_BK=rank_BT, limit_BQ=limit_BQ, packed=PackedKeys(*queries, place_BT)
     )
+
+
+def without_positions(arguments, size=None):
+    """The same without relative positions and segments, with a window of `size`, whose positions
+    fall in every other row, as with reversed text.
+    """
+    near, M, K = None, arguments.memory_len, arguments.rank_BK.shape[1]
+    if size is not None:
+        packed = arguments.packed
+        at_BQ, at_BK = arguments.position_BQ, np.tile(np.arange(K) - M, (len(arguments.rank_BK), 1))
+        if packed:
+            at_BQ, at_BK = packed.position_BQ, packed.position_BK
+        sign_B1 = np.where(np.arange(len(at_BK)) % 2, -1, 1)[:, None]
+        near = NearKeys(np.array(size), sign_B1 * at_BQ, sign_B1 * at_BK)
+    return dataclasses.replace(arguments, position=None, biases={}, segment_2HE=None, near=near)
 
 
 def cast(arguments, dtype):

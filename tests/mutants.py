@@ -51,7 +51,7 @@ def oracle(case: str, attention: str = "xla") -> tuple[str, ...]:
 
 
 def family(name: str) -> tuple[str, ...]:
-    """The same for BERT, RoBERTa, ALBERT or GPT-2."""
+    """The same for BERT, RoBERTa, ALBERT, GPT-2 or ModernBERT."""
     return (f"tests/oracle/test_oracle.py::test_a_family_equals_the_recording[{name}]",)
 
 
@@ -69,6 +69,12 @@ def one(module: str, test: str) -> tuple[str, ...]:
     """One test function; `module` is the folder and the module, such as `model/transformer`."""
     folder, _, name = module.rpartition("/")
     return (os.path.join("tests", folder, f"test_{name}.py") + f"::{test}",)
+
+
+def rotary(case: str) -> tuple[str, ...]:
+    """The comparison of rotary positions and windows with a computation position by position."""
+    test = "test_both_streams_and_the_memory_are_those_of_the_formulas"
+    return one("model/rotary", f"{test}[{case}]")
 
 
 FUSED_BACKWARD = "xlnet_jax/kernels/tpu_kernels.py"
@@ -99,6 +105,86 @@ DECODE = "xlnet_jax/infer/decode.py"
 DECLARED = one("train/optimizer", "test_depth_and_kind_of_every_parameter[bert]")
 
 MUTANTS = (
+    Mutant(
+        "a_window_is_one_too_narrow",
+        ATTEND,
+        "jnp.abs(distance_BQK) <= a.near.size",
+        "jnp.abs(distance_BQK) < a.near.size",
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "a_rotary_pair_is_of_neighbours",
+        POSITIONS,
+        "first, second = jnp.split(x_BNHE.astype(cos_BN1F.dtype), 2, axis=-1)",
+        "first, second = (x_BNHE.astype(cos_BN1F.dtype)[..., part::2] for part in (0, 1))",
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "a_layer_has_the_base_of_the_other_kind",
+        POSITIONS,
+        "(x_2BNF[local][:, :, None] for x_2BNF in self)",
+        "(x_2BNF[1 - local][:, :, None] for x_2BNF in self)",
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "a_query_is_turned_by_its_slot",
+        TRANSFORMER,
+        "jnp.concatenate([place_BT, targets.position_BQ], axis=1)\n        position_BS, position_BK",
+        "jnp.concatenate([place_BT, jnp.cumsum(targets.position_BQ > -1, axis=1) - 1], axis=1)\n"
+        "        position_BS, position_BK",
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "rotary_positions_ignore_the_direction",
+        TRANSFORMER,
+        "batch.direction[:, None] * place_BN for",
+        "place_BN for",
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "the_first_layer_is_normed",
+        ATTENTION,
+        "y_BND if self.parts.first_norm else jnp.where(number == 0, x_BND, y_BND)",
+        "y_BND",
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "a_memory_has_positive_places",
+        TRANSFORMER,
+        "jnp.broadcast_to(jnp.arange(K) - M, (B, K))",
+        "jnp.broadcast_to(jnp.arange(K), (B, K))",
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "keys_of_documents_are_turned_by_their_slots",
+        TRANSFORMER,
+        "place_BK = documents.position\n",
+        "pass\n",
+        documents("modern-plm-xla"),
+    ),
+    Mutant(
+        "cached_keys_are_turned_twice",
+        ATTENTION,
+        "k_BKHE = inputs.rotary.turns_K.turn(k_BKHE, local)",
+        "k_BKHE = inputs.rotary.turns_K.turn(k_BKHE, local)\n"
+        "            own = positions.Turns(*(x[:, :, :T] for x in inputs.rotary.turns_S))\n"
+        "            rows = rows and (own.turn(rows[0], local), rows[1])",
+        one("infer/decoder", "test_cached_equals_uncached_with_turned_keys"),
+    ),
+    Mutant(
+        "the_gate_is_activated",
+        LAYERS,
+        'inner(name="gate")(y_BSD)',
+        'jax.nn.gelu(inner(name="gate")(y_BSD), approximate=False)',
+        rotary("windows-xla"),
+    ),
+    Mutant(
+        "the_head_of_modernbert_starts_as_other_kernels",
+        HEADS,
+        "residual_init(config, parts), parts.layer_biases",
+        "None, parts.layer_biases",
+        one("train/every_family", "test_every_parameter_starts_as_its_source_says[modernbert]"),
+    ),
     Mutant(
         "a_shard_draws_the_dropout_of_the_first",
         "xlnet_jax/kernels/fused.py",
@@ -147,8 +233,8 @@ MUTANTS = (
     Mutant(
         "tpu_distances_off_by_one",
         "xlnet_jax/kernels/tpu.py",
-        "(Tp - T, Np - (Tp - T) - r_SNHE.shape[1])",
-        "(Tp - T + 1, Np - (Tp - T) - 1 - r_SNHE.shape[1])",
+        "(Tp - T, after)",
+        "(Tp - T + 1, after - 1)",
         one("kernels/fused", "test_tables_of_rows_and_blind_queries[24-kernel1]"),
     ),
     Mutant(
@@ -239,18 +325,60 @@ MUTANTS = (
         one("kernels/fused", "test_no_document_sees_another[gpu-None]"),
     ),
     Mutant(
+        "gpu_reads_blocks_outside_the_window",
+        GPU,
+        "if self.skips else (0, blocks)",
+        "if self.packed else (0, blocks)",
+        one("kernels/fused", "test_blocks_outside_the_window_are_not_read[gpu-text]"),
+    ),
+    Mutant(
+        "gpu_has_half_a_window",
+        GPU,
+        "(segment_1S >= self.nearest_Q1) & ",
+        "",
+        one("kernels/fused", "test_without_relative_positions[gpu-text-None-1]"),
+    ),
+    Mutant(
+        "a_window_has_no_first_block",
+        "xlnet_jax/kernels/packing.py",
+        " & (first_BI1 - last_B1J <= a.near.size)",
+        "",
+        one("kernels/fused", "test_a_window_sees_the_blocks_that_it_touches"),
+    ),
+    Mutant(
         "padding_of_keys_counts_in_their_block",
         "xlnet_jax/kernels/packing.py",
-        "ranks_BJK == _INT.max, _INT.min, ranks_BJK",
-        "ranks_BJK == _INT.min, _INT.min, ranks_BJK",
+        "keys[0] != _INT.max",
+        "keys[0] != _INT.min",
         one("kernels/fused", "test_blocks_that_no_query_sees_are_not_read[tpu-in_order]"),
     ),
     Mutant(
         "padding_of_queries_counts_in_their_block",
         "xlnet_jax/kernels/packing.py",
-        "jnp.where(floor_BQ == NEVER, _INT.min, limit_BQ)",
-        "jnp.where(floor_BQ < 0, _INT.min, limit_BQ)",
+        "of_queries &= queries[4] != NEVER",
+        "of_queries &= queries[4] >= 0",
         one("kernels/fused", "test_blocks_that_no_query_sees_are_not_read[gpu-in_order]"),
+    ),
+    Mutant(
+        "a_window_one_too_narrow",
+        "xlnet_jax/kernels/tpu_units.py",
+        "jnp.abs(distance_QK) <= self.inputs.size[0]",
+        "jnp.abs(distance_QK) < self.inputs.size[0]",
+        one("kernels/fused", "test_without_relative_positions[tpu-text-None-1]"),
+    ),
+    Mutant(
+        "a_window_skips_a_block_too_many",
+        "xlnet_jax/kernels/packing.py",
+        "first_BI1 - last_B1J <= a.near.size",
+        "first_BI1 - last_B1J < a.near.size",
+        one("kernels/fused", "test_a_window_visits_the_blocks_in_its_reach"),
+    ),
+    Mutant(
+        "padding_of_queries_counts_in_a_window",
+        "xlnet_jax/kernels/packing.py",
+        "queries[0] != _INT.min",
+        "queries[0] != _INT.max",
+        one("kernels/fused", "test_a_window_visits_the_blocks_in_its_reach"),
     ),
     Mutant(
         "dk_of_skipped_blocks_is_left_over",
@@ -387,6 +515,34 @@ MUTANTS = (
         "(per_row - into_memory) + table",
         "per_row + table",
         one("model/flops", "test_one_layer_by_hand"),
+    ),
+    Mutant(
+        "rotary_heads_of_odd_width",
+        "xlnet_jax/config/model.py",
+        "model.head_dim % 2 == 0",
+        "model.head_dim % 1 == 0",
+        one("config", "test_rules_of_rotary_positions_and_windows"),
+    ),
+    Mutant(
+        "a_window_without_rotary_positions",
+        "xlnet_jax/config/model.py",
+        'for key in ("window", ',
+        "for key in (",
+        one("config", "test_rules_of_rotary_positions_and_windows"),
+    ),
+    Mutant(
+        "flops_of_keys_outside_of_a_window",
+        "xlnet_jax/model/flops.py",
+        "near if model.window and number % model.global_every else M + T",
+        "M + T",
+        one("model/flops", "test_a_layer_with_a_window_counts_the_keys_inside_of_it"),
+    ),
+    Mutant(
+        "the_gate_costs_nothing",
+        "xlnet_jax/model/flops.py",
+        "(2 + parts.gated)",
+        "2",
+        one("model/flops", "test_a_layer_with_a_window_counts_the_keys_inside_of_it"),
     ),
     Mutant(
         "the_peak_is_that_of_one_device",
@@ -758,7 +914,7 @@ MUTANTS = (
     Mutant(
         "positions_of_layers_go_on_in_the_next_document",
         ATTENTION,
-        "T if packed is None else packed.position_BQ",
+        "T if (packed := inputs.streams[0].packed) is None else packed.position_BQ",
         "T",
         documents("vanilla-clm-cpu"),
     ),
@@ -930,7 +1086,7 @@ MUTANTS = (
     Mutant(
         "the_head_of_roberta_has_the_gelu_of_its_layers",
         HEADS,
-        '"gelu_erf" if head == "dense_erf" else config.activation',
+        '"gelu_erf" if parts.head == "dense_erf" else config.activation',
         "config.activation",
         family("roberta"),
     ),
@@ -1226,15 +1382,15 @@ MUTANTS = (
     Mutant(
         "memory_without_pre_norm",
         ATTENTION,
-        "norm(memory).astype(dtype) if pre else memory",
+        "norm(memory) if pre else memory",
         "memory",
         recurrence("pre_norm"),
     ),
     Mutant(
         "memory_normed_before_post_norm",
         ATTENTION,
-        "norm(memory).astype(dtype) if pre else memory",
-        "norm(memory).astype(dtype)",
+        "norm(memory) if pre else memory",
+        "norm(memory)",
         recurrence("div_4"),
     ),
     Mutant(
@@ -1334,8 +1490,8 @@ MUTANTS = (
     Mutant(
         "fused_mixes_the_directions",
         FUSED_BACKWARD,
-        "table = 0 if plan.own_tables else inputs.table[b]",
-        "table = 0",
+        "inputs.table[b] if plan.relative and not plan.own_tables else 0",
+        "0",
         one("kernels/fused", "test_shards_of_rows_and_heads_equal_the_whole"),
     ),
     Mutant(
@@ -1706,8 +1862,8 @@ MUTANTS = (
     Mutant(
         "a_pooler_is_not_used",
         "xlnet_jax/train/launch.py",
-        'params.pop("pooler")',
-        '{name: 0 * x for name, x in params.pop("pooler").items()}',
+        "params.pop(begin)",
+        "{name: 0 * x for name, x in params.pop(begin).items()}",
         one("finetune/task_families", "test_the_pooler_of_pretraining_begins_a_head"),
     ),
     Mutant(
@@ -1868,7 +2024,7 @@ MUTANTS = (
     ),
     Mutant(
         "the_maximum_sees_padding",
-        "xlnet_jax/finetune/embeddings.py",
+        "xlnet_jax/finetune/heads.py",
         "jnp.where(hidden.real_BCT[:, :, :, None], h_BCTD, -jnp.inf)",
         "h_BCTD",
         one("finetune/tasks", "test_pooling_ignores_padding"),
@@ -3547,8 +3703,8 @@ MUTANTS = (
     Mutant(
         "types_for_a_family_without_them",
         "xlnet_jax/convert/tokenizer_files.py",
-        '(member.segments != 1 and member.cls != "none")',
-        '(member.cls != "none")',
+        '["token_type_ids"] * member.types',
+        '["token_type_ids"] * (member.cls != "none")',
         one("convert/tokenizer_json", "test_what_is_put_around_the_texts_of_each_family[roberta]"),
     ),
     Mutant(
@@ -4689,15 +4845,15 @@ MUTANTS = (
     Mutant(
         "segments_of_xlnet_may_be_left_out",
         "xlnet_jax/config/data.py",
-        'data.pairs != "none" or data.whole_documents or config.model.member.positions_at_input',
-        'data.pairs != "none" or not config.model.member.positions_at_input',
+        'data.pairs != "none" or data.whole_documents or config.model.member.bounded',
+        'data.pairs != "none" or not config.model.member.bounded',
         one("data/batches/whole_sentences", "test_rules_of_others_name_the_families_too"),
     ),
     Mutant(
         "an_odd_width_of_sines_passes",
         "xlnet_jax/config/model.py",
-        'member.parts.positions == "input"',
-        'member.parts.positions != "input"',
+        'member.parts.positions in ("input", "rotary")',
+        'member.parts.positions not in ("input", "rotary")',
         one("config", "test_a_mistake_is_one_line_that_names_key_value_and_fix"),
     ),
     Mutant(
@@ -4834,6 +4990,41 @@ MUTANTS = (
         "_KINDS[: 2 + task.normalize]",
         "_KINDS",
         one("convert/sentence_transformers", "test_every_pooling_comes_back"),
+    ),
+    Mutant(
+        "the_gate_of_modernbert_is_activated",
+        "xlnet_jax/members/modernbert.py",
+        '"layers/feed_forward/inner/kernel layers/feed_forward/gate/kernel"',
+        '"layers/feed_forward/gate/kernel layers/feed_forward/inner/kernel"',
+        family("modernbert"),
+    ),
+    Mutant(
+        "the_angles_of_the_other_kind_are_read",
+        "xlnet_jax/convert/fields.py",
+        '{"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}',
+        '{"full_attention": "local_rope_theta", "sliding_attention": "global_rope_theta"}',
+        one("convert/peers", "test_config_json_of_either_version_is_read"),
+    ),
+    Mutant(
+        "angles_of_another_kind_are_read_silently",
+        "xlnet_jax/convert/fields.py",
+        "one | given != one or",
+        "",
+        one("convert/peers", "test_what_has_no_equal_is_refused_in_one_line[modernbert]"),
+    ),
+    Mutant(
+        "the_first_layer_of_modernbert_has_a_norm",
+        "xlnet_jax/members/modernbert.py",
+        ", first=1",
+        "",
+        one("convert/peers", "test_a_folder_without_tokenizer_config_is_imported[none-modernbert]"),
+    ),
+    Mutant(
+        "a_modernbert_says_nothing_of_cls",
+        "xlnet_jax/members/modernbert.py",
+        '("pooling", "cls")',
+        '("pooling", "mean")',
+        one("convert/peers", "test_config_json_of_either_version_is_read[regression]"),
     ),
 )
 

@@ -143,6 +143,42 @@ def test_a_mistake_is_one_line_that_names_key_value_and_fix(word, message):
     assert "\n" not in str(raised.value)
 
 
+MODERN = {"architecture": "modern", "norm": "pre", "window": 128}
+MODERNBERT = MODERN | {"architecture": "modernbert", "memory_len": 0}
+MASKED = {"objective": "mlm", "pairs": "none", "bidirectional": False}
+OF_T = {"segment_len": 514, "reuse_len": 512, "num_predict": 77}
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        (MODERN | {"global_every": 0}, {}, "model.global_every=0 must be at least 1"),
+        (MODERN | {"head_dim": 63}, {}, "model.head_dim=63 must be even: rotary positions turn"),
+        (MODERN | {"theta": 0.5}, {}, "model.theta=0.5 must be at least 1"),
+        (MODERN | {"theta_local": 0.5}, {}, "model.theta_local=0.5 must be at least 1"),
+        (MODERN | {"window": 1}, {}, "model.window=1 must be 0 .off. or at least 2"),
+        (MODERN | {"clamp_len": 9}, {}, "model.clamp_len=9 is not for model.architecture=modern"),
+        (MODERN | {"same_length": True}, {}, "model.same_length=True is not for .*; use False"),
+        (MODERN | {"norm": "post"}, {}, "model.norm=post is not for .*=modern; use 'pre'"),
+        (MODERN | {"max_positions": 8}, {}, ""),
+        (MODERNBERT, MASKED | OF_T, "data.segment_len=514 is more than model.max_positions=512"),
+        (MODERNBERT, {}, "data.objective=plm is not for .*, which is trained by mlm or mdm"),
+        (MODERNBERT | {"memory_len": 8}, MASKED, "model.memory_len=8 is not for .*; use 0"),
+        ({"window": 64}, {}, "model.window=64 is for rotary positions; use 0 with .*=xlnet"),
+        ({"global_every": 2}, {}, "model.global_every=2 is for rotary positions; use 3 with"),
+        ({"theta": 2.0}, {}, "model.theta=2.0 is for rotary positions; use 10000.0 with"),
+        ({"theta_local": 2.0}, {}, "model.theta_local=2.0 is for rotary positions"),
+    ],
+)
+def test_rules_of_rotary_positions_and_windows(model, data, message):
+    config = Config().changed(model=model, data=data)
+    if not message:
+        return configs.check(config)
+    with pytest.raises(BadInput, match=message) as raised:
+        configs.check(config)
+    assert raised.value.exit_code == 2 and "\n" not in str(raised.value)
+
+
 def test_names_of_other_programs_are_no_keys_here_and_name_keys():
     keys = configs.fields()
     assert {*NAMES.values()} <= keys.keys() and not NAMES.keys() & {

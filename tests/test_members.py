@@ -73,7 +73,7 @@ def test_the_usual_keys_of_each_objective_go_together(name):
         config = Config().changed(**MEMBERS[name].usual(32, objective))
         check(config)
         assert config.model.member.name == name and config.data.objective == objective
-        recurrent = objective == "clm" and config.model.member.parts.positions == "relative"
+        recurrent = objective == "clm" and "memory_len" not in config.model.member.required
         assert (config.model.memory_len > 0) == recurrent
 
 

@@ -184,9 +184,7 @@ class Model:
     def longest(self) -> int:
         """The number T of tokens per segment; with learned positions the most tokens of a text."""
         model = self.config.model
-        return (
-            model.max_positions if model.member.positions_at_input else self.config.data.segment_len
-        )
+        return model.max_positions if model.member.bounded else self.config.data.segment_len
 
     def generate(
         self, prompts: Sequence[str], *, listener: TextListener | None = None, **options: Any
@@ -208,7 +206,7 @@ class Model:
         asked = Generate(**options)
         left = asked.order == "left"
         check_question(self.config, self.name, asked)
-        bounded = self.config.model.member.positions_at_input or self.config.data.whole_documents
+        bounded = self.config.model.member.bounded or self.config.data.whole_documents
         longest, special = self.longest if bounded else None, frames.pieces_around(self.config)
         rows = [
             infill.prompt(self.tokenizer, text, number, asked.tokens, longest, special)
@@ -292,7 +290,7 @@ class Model:
         if not gapped:
             return []
         ids, known = [text.ids for text in gapped], [text.known for text in gapped]
-        T, learned = self.longest, self.config.model.member.positions_at_input
+        T, learned = self.longest, self.config.model.member.bounded
         if self.config.objective.likelihood == "pseudo" and not learned:
             T = power_of_two(2 + max(map(len, ids)), T)  # a text of any length, with CLS and SEP
         # A left-to-right model without a memory may continue past a segment: as in training, the
@@ -479,7 +477,7 @@ class Model:
         """
         if not rows:
             return []
-        learned = self.config.model.member.positions_at_input
+        learned = self.config.model.member.bounded
         if not learned:
             self._refuse_left_to_right()
         if learned and (long := max(map(len, rows))) > self.longest:

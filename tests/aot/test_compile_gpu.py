@@ -20,14 +20,19 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_the_attention_of_documents_skips_the_keys_of_others():
-    """Instructions of four documents, and of five that straddle the blocks, in shares of one."""
+    """Instructions of four documents, and of five that straddle the blocks, in shares of one; those
+    without the position term; those of a window of 128 in 2,048.
+    """
     done = subprocess.run([sys.executable, SCRIPT, "--documents"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["shares"]["four"] <= 0.35 and result["shares"]["five"] <= 0.45
+    shares = result["shares"]
+    assert shares["four"] <= 0.35 and shares["five"] <= 0.45
+    assert shares["plain"] <= 0.45 and shares["window"] <= 0.06
     for one in result["kernels"]:
         assert one["shared_bytes"] <= 163 * 2**10, f"{one['name']} does not fit an A100"
-        assert one["spill_store_bytes"] == 0 or "forward" not in one["name"]
+        relative = one["case"] in ("joined", "documents")
+        assert one["spill_store_bytes"] == 0 or (relative and "forward" not in one["name"])
 
 
 def test_the_step_compiles_for_an_h100_and_the_forward_pass_does_not_spill():

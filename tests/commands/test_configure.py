@@ -234,7 +234,7 @@ def test_prepare_says_which_models_its_vocabulary_suits(tmp_path, capsys):
         "gpt2",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("roberta", "albert", "transformer_xl")
+            for name in ("roberta", "albert", "transformer_xl", "modernbert", "modern")
         ),
     ],
 )
@@ -245,14 +245,16 @@ def test_the_family_of_prepare_is_that_of_configure_and_train_accepts_its_file(
     words = ["prepare", f"--input={text}", f"--output={tmp_path}/c", f"--family={family}"]
     assert main([*words, "--vocab_size=300", "--workers=1"]) == 0
     made = manifests.read_manifest(f"{tmp_path}/c")
-    vocabularies = {"bert": "wordpiece", "albert": "wordpiece", "transformer_xl": None}
+    vocabularies = dict.fromkeys(("bert", "albert"), "wordpiece")
+    vocabularies |= dict.fromkeys(("transformer_xl", "modern"))
     assert made["options"].get("vocabulary") == vocabularies.get(family, "bytebpe")
     result = configure(f"{tmp_path}/c", str(tmp_path / "config.py"), 1.0)
     config = configs.load(result["output"])
     assert config.model.architecture == family
     assert config.data.objective == MEMBERS[family].objectives[0]
     assert config.data.sentence_loss == (family in ("bert", "albert"))
-    assert config.model.max_positions == config.data.segment_len
+    bounded = config.model.member.bounded
+    assert config.model.max_positions == config.data.segment_len or not bounded
     assert unexportable(open_mixture(config).tokenizer, family) is None
     err = capsys.readouterr().err
     assert f"models of {family} train" not in err

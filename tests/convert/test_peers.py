@@ -1,5 +1,5 @@
-"""BERT, RoBERTa, ALBERT and GPT-2 in Hugging Face folders: there and back byte for byte, other
-writers' files, sizes.
+"""BERT, RoBERTa, ALBERT, GPT-2 and ModernBERT in Hugging Face folders: there and back byte for
+byte, other writers' files, sizes.
 
 `oracle/test_oracle.py` and `peers/test_live_families.py` compare what the models compute.
 """
@@ -49,14 +49,22 @@ PARAMETERS = {
     "albert/xlarge": 59_021_490,
     "albert/xxlarge": 223_158_450,
     "gpt2/small": 124_439_808,
+    "modern/base_mlm": 149_655_232 + 768,
+    "modern/large_mlm": 395_881_664 + 1024,
 }
-"""As transformers 5.23 counts them, tied ones once."""
+"""As transformers 5.23 counts them, tied ones once. ModernBERT's first layer has a norm here that
+has no effect.
+"""
 
 
 def test_each_member_with_a_class_there_is_compared_with_it():
     """tests/oracle/replay.py and tests/peers/test_huggingface.py compare XLNet."""
     assert {*families.FAMILIES} == {*families.TASKS_OF} == {*peers.PEERS} - {"xlnet"}
-    assert {*families.FAMILIES} == {name.partition("/")[0] for name in PARAMETERS}
+    sized = {name.partition("/")[0].replace("modern", "modernbert") for name in PARAMETERS}
+    assert {*families.FAMILIES} == sized
+
+
+MODERN = {"s": "CLS", "/s": "SEP", "pad": "PAD", "unk": "UNK", "mask": "MASK"}
 
 
 @functools.cache
@@ -77,11 +85,15 @@ def tokenizer_of(family: str) -> Tokenizer:
         "wordpiece" if family == "bert" else "bytebpe",
         Normalization(),
     )
-    if family == "gpt2":
-        made = f"{folder}/gpt2-tokenizer.json"
-        files.write(made, files.read(path).replace(b'"<s>"', b'"<|endoftext|>"'))
-        return open_tokenizer(made)
-    return open_tokenizer(path)
+    theirs = {
+        "gpt2": {"<s>": "<|endoftext|>"},
+        "modernbert": {f"<{old}>": f"[{new}]" for old, new in MODERN.items()},
+    }
+    made, document = f"{folder}/their-tokenizer.json", files.read(path).decode()
+    for old, new in theirs.get(family, {}).items():
+        document = document.replace(f'"{old}"', f'"{new}"')
+    files.write(made, document.encode())
+    return open_tokenizer(made)
 
 
 def config_of(family, task="none"):
@@ -92,12 +104,14 @@ def config_of(family, task="none"):
 
 
 def written(family, folder, task="none"):
-    """A folder of random weights, and its parameters."""
+    """A folder of random weights, and its parameters; a row that is not written is ones."""
     config = config_of(family, task)
     rng = np.random.default_rng(0)
     params = jax.tree.map(
         lambda x: rng.standard_normal(x.shape).astype(np.float32), families.tree_of(config)
     )
+    if family == "modernbert":
+        params["layers"]["attention"]["norm"]["scale"][0] = 1
     huggingface.write(Trained(config, tokenizer_of(family), params), str(folder))
     return params
 
@@ -134,6 +148,8 @@ def as_on_the_hub(family, arrays):
     """The same arrays as old files have them: other names, buffers, tied arrays twice."""
     row, T = peers.PEERS[family], np.arange(9)[None]
     copies = {copy: arrays[original] for copy, original in row.copies.items()}
+    if family == "modernbert":
+        return copies | arrays
     if family == "gpt2":
         bare = {name.removeprefix("transformer."): array for name, array in arrays.items()}
         buffers = {
@@ -218,6 +234,19 @@ REFUSED = {
         (dict(embd_pdrop=..., resid_pdrop=0.3), "embd_pdrop=0.1 and resid_pdrop=0.3"),
         (dict(resid_pdrop=...), "embd_pdrop=0.0 and resid_pdrop=0.1"),
     ],
+    "modernbert": [
+        (dict(attention_bias=True), "attention_bias=true; only false"),
+        (dict(decoder_bias=False), "decoder_bias=false; only true"),
+        (dict(embedding_dropout=0.1), "embedding_dropout=0.1; only 0.0"),
+        (dict(classifier_activation="silu"), "classifier_activation=silu and hidden_activation="),
+        (dict(layer_types=["sliding_attention"] * 9), 'layer_types=["sliding_attention", '),
+        (dict(layer_types=[]), "layer_types=[] with num_hidden_layers=4 and global_attn_every_n_"),
+        (dict(rope_parameters={"full_attention": {"rope_type": "yarn"}}), '{"rope_type": "yarn"}'),
+        (dict(rope_parameters={"full_attention": {"rope_theta": 3.5}}), '{"rope_theta": 3.5}'),
+        (dict(rope_parameters={"rope_theta": 3.5}), 'rope_parameters={"rope_theta": 3.5}'),
+        (dict(rope_scaling={"factor": 2.0}), 'rope_scaling={"factor": 2.0}; only null'),
+        (dict(local_attention=1), "local_attention=1; only 2 or more"),
+    ],
 }
 
 
@@ -293,6 +322,9 @@ HEADS = [
         dict(id2label={"0": "a", "1": "b", "3": "c"}),
         "does not name the label of each number",
     ),
+    ("modernbert", "classification", dict(classifier_dropout=0.1), "_dropout=0.1; only 0.0"),
+    ("modernbert", "regression", dict(classifier_pooling="sum"), "classifier_pooling='sum' is not"),
+    ("modernbert", "regression", dict(classifier_pooling="max"), "finetune.pooling=max is for"),
     (
         "bert",
         "multi_label_classification",
@@ -329,6 +361,41 @@ def test_the_problem_of_a_head_is_what_the_folder_says(changes, task, tmp_path):
     assert workdirs.load_config(str(tmp_path / "work")).finetune.task == task
 
 
+@pytest.mark.parametrize("task", ["none", "regression"])
+def test_config_json_of_either_version_is_read(task, tmp_path):
+    """transformers 5 names the kind of each layer, and the angles by kind; 4 has one number for the
+    layers. A head reads CLS if nothing is said.
+    """
+    params, config = written("modernbert", tmp_path / "model", task), config_of("modernbert", task)
+    kinds = "full_attention", "sliding_attention"
+    thetas = config.model.theta, config.model.theta_local
+    edit(
+        tmp_path / "model",
+        layer_types=[
+            kinds[number % config.model.global_every > 0] for number in range(config.model.layers)
+        ],
+        rope_parameters={
+            kind: {"rope_type": "default", "rope_theta": theta}
+            for kind, theta in zip(kinds, thetas, strict=True)
+        },
+        **dict.fromkeys(
+            (
+                "global_attn_every_n_layers",
+                "global_rope_theta",
+                "local_rope_theta",
+                "classifier_pooling",
+            ),
+            ...,
+        ),
+    )
+    import_(str(tmp_path / "model"), str(tmp_path / "work"))
+    assert_equal(saved_parameters(str(tmp_path / "work"))[0], params)
+    found = workdirs.load_config(str(tmp_path / "work"))
+    assert found.model == config.changed(model={"unroll": "auto"}).model
+    assert 1 < found.model.global_every < found.model.layers and len({*thetas}) == 2
+    assert found.finetune.pooling == ("mean" if task == "none" else "cls")
+
+
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_the_published_sizes_have_the_published_numbers_of_parameters(name):
     config = load(str(tiny.ROOT / "configs" / f"{name}.py"), [])
@@ -362,7 +429,8 @@ def padded(folder, family, rows, kind="model"):
 
 
 @pytest.mark.parametrize(
-    ("family", "rows"), [("bert", 2), ("roberta", 102), ("albert", 4), ("gpt2", 47)]
+    ("family", "rows"),
+    [("bert", 2), ("roberta", 102), ("albert", 4), ("gpt2", 47), ("modernbert", 8)],
 )
 def test_rows_without_a_piece_are_kept_and_written_again(family, rows, tmp_path, caplog):
     written(family, tmp_path / "model")

@@ -87,6 +87,7 @@ FRAMES = {
     # BERT's types are of two segments, RoBERTa has one, and two pieces between the texts.
     "roberta": ("<s>:0 A:0 </s>:0", "<s>:0 A:0 </s>:0 </s>:0 B:0 </s>:0", "right", ""),
     "gpt2": ("", "", "right", ""),
+    "modernbert": ("<s>:0 A:0 </s>:0", "<s>:0 A:0 </s>:0 B:0 </s>:0", "right", ""),
 }
 """A text and a pair with their types; the side of the padding; what a model reads beside ids and
 mask.

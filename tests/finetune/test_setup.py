@@ -62,7 +62,7 @@ def test_a_task_has_the_whole_architecture_of_its_source_and_its_own_way_to_trai
     config = tiny.config(model=ARCHITECTURE | OF_RUN)
     tiny.save_run(source, config, tiny.random_params(config))
     asked = settings(checkpoint={"init_from": source}, finetune={"tokenizer": ""})
-    of_family = {"architecture", "max_positions"}
+    of_family = {"architecture", "max_positions", "window", "global_every", "theta", "theta_local"}
     assert set(configs.ARCHITECTURE) == {*ARCHITECTURE, *of_family, "vocab_size", "spare_rows"}
     of_run = vars(asked.model).keys() - configs.ARCHITECTURE
     # The first two are for `data.objective=clm`, the last one is of other families.

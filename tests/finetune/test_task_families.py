@@ -1,5 +1,5 @@
-"""BERT, RoBERTa, ALBERT and GPT-2 on tasks: they learn, padding changes nothing, dropout stands
-where theirs does.
+"""BERT, RoBERTa, ALBERT, GPT-2 and ModernBERT on tasks: they learn, padding changes nothing,
+dropout stands where theirs does.
 """
 
 import data_fixtures
@@ -23,6 +23,7 @@ MODELS = {
     "roberta": {},
     "albert": {"d_embed": 8, "share_layers": True},
     "gpt2": {"norm": "pre"},
+    "modernbert": {"norm": "pre", "window": 8},
 }
 T = 16
 
@@ -100,6 +101,9 @@ def test_a_family_learns_a_class_and_padding_changes_nothing(family):
         ("albert", "classification", {"summary/Dropout_0": 0.1}),
         ("albert", "token_classification", {"": 0.1}),
         ("gpt2", "classification", {}),
+        ("modernbert", "classification", {"summary/Dropout_0": 0.5}),
+        ("modernbert", "token_classification", {"summary/Dropout_0": 0.5}),
+        ("modernbert", "question_answering", {"summary/Dropout_0": 0.5}),
     ],
 )
 def test_dropout_of_a_head_is_that_of_its_class_in_transformers(family, task, rates):
@@ -113,6 +117,29 @@ def test_dropout_of_a_head_is_that_of_its_class_in_transformers(family, task, ra
     of_model = ("layers/", "positions/", "token_dropout")
     assert {place: rate for place, rate in found.items() if not place.startswith(of_model)} == rates
     assert not traced.dropped(recipe.model.evaluate, params, batch), "an evaluation drops nothing"
+
+
+@pytest.mark.slow
+def test_the_head_of_pretraining_begins_the_head_of_a_modernbert(tmp_path, settings):
+    """As in transformers, where both have one name."""
+    source, model = str(tmp_path / "run"), _model("modernbert") | {"max_positions": 32}
+    data = {"objective": "mlm", "reuse_len": 30, "bidirectional": False, "pairs": "none"}
+    config = tiny.config(model=model, data=data | {"spans": "random"})
+    params = tiny.random_params(config, 0.1)
+    tiny.save_run(source, config, params)
+    asked = settings(
+        model=model,
+        checkpoint={"init_from": source},
+        finetune={"tokenizer": ""},
+        optimizer={"learning_rate": 1e-12},
+        train={"steps": 4},
+    )
+    finetune(asked, str(tmp_path / "task"))
+    found, _ = tiny.saved_parameters(str(tmp_path / "task"))
+    for module, name in (("transform", "kernel"), ("norm", "scale")):
+        began, given = found["head"]["summary"][module][name], params["lm_head"][module][name]
+        np.testing.assert_allclose(began, given, atol=1e-9)
+    assert "lm_head" not in found
 
 
 @pytest.mark.slow

@@ -51,6 +51,7 @@ MEMBERS = {
         model={"memory_len": 0}, data={"objective": "mlm", "reuse_len": T - 3}
     ),
     **{name: tiny.family(name) for name in ("bert", "roberta", "albert", "gpt2")},
+    "modernbert": tiny.family("modernbert", model={"window": 8, "global_every": 2}),
 }
 """What a task may start from."""
 
@@ -239,7 +240,9 @@ def test_a_search_ends_when_nothing_can_win_and_not_before():
     assert _found("xlnet", SOURCES[:1], 4, 0.6, end=20.0) == ([(END,)], 1)
 
 
-@pytest.mark.parametrize("member", ["xlnet", "gpt2"])
+@pytest.mark.parametrize(
+    "member", ["xlnet", "gpt2", pytest.param("modernbert", marks=pytest.mark.slow)]
+)
 def test_greedy_pieces_are_the_most_probable_without_a_cache(member):
     task, recipe, params = _trained(member)
     mesh = meshes.make_mesh(recipe.config.mesh)

@@ -38,7 +38,7 @@ def predictions(model, special, text_N, taken):
     else:
         read_N = np.where(open_N, special.mask, text_N)
         kind_N, first = 0 * text_N, 0
-        if objective.framed[member.positions_at_input]:
+        if objective.framed[member.bounded]:
             ends = member.cls == "last"
             around = [[], [special.sep, special.cls]] if ends else [[special.cls], [special.sep]]
             read_N, first = np.array([*around[0], *read_N, *around[1]]), len(around[0])

@@ -51,11 +51,11 @@ def questions(seed, lengths=(T + 7, 3, 1, T + 5, 2 * T)):
     return ids, known
 
 
-def without_cache(known_N, found):
+def without_cache(known_N, found, **model):
     """The log-likelihoods of what was filled, in its order, from one forward pass of the whole
     text.
     """
-    (likelihood,) = log_prob(made(), [found.token_N], [known_N], order=found.position_U)
+    (likelihood,) = log_prob(made(**model), [found.token_N], [known_N], order=found.position_U)
     return likelihood.log_prob_KU[0][np.searchsorted(likelihood.position_U, found.position_U)]
 
 
@@ -86,6 +86,32 @@ def test_cached_equals_uncached(x64, seed, order, speculative):
         assert 0 < one.calls <= len(one.position_U)
 
 
+MODERN = {
+    "architecture": "modern",
+    "norm": "pre",
+    "layers": 3,
+    "window": 7,
+    "global_every": 2,
+    "theta": 60.0,
+    "theta_local": 9.0,
+}
+
+
+def test_cached_equals_uncached_with_turned_keys(x64):
+    """Rotary positions: a key that moves into the memory is turned by its new place."""
+    ids, known = questions(3)
+    model = {"memory_len": 5, **MODERN}
+    for order, speculative in (("random", 0), ("reversed", 4)):
+        found = fill(decoder(**model), ids, known, seed=1, order=order, speculative=speculative)
+        for known_N, one in zip(known, found, strict=True):
+            expected_U = without_cache(known_N, one, **model)
+            np.testing.assert_allclose(one.log_prob_U, expected_U, atol=1e-12, rtol=0)
+    other = made(**model | {"theta": 30.0, "theta_local": 5.0})
+    other = dataclasses.replace(other, params=made(**model).params)
+    (likelihood,) = log_prob(other, [one.token_N], [known_N], order=one.position_U)
+    assert abs(likelihood.log_prob_KU[0].sum() - one.log_prob_U.sum()) > 1e-3, "no base matters"
+
+
 LENGTHS = (0, 1, 3, T - 1, T, T + 1, 2 * T + 3)
 """Of prompts: nothing, one token, parts, a full segment, one more, several segments."""
 
@@ -102,6 +128,7 @@ def continuation(lengths=LENGTHS, tokens=3 * T, seed=1):
     "model",
     [
         {"memory_len": 5},
+        {"memory_len": 5, **MODERN},
         *(
             pytest.param(model, marks=pytest.mark.slow)
             for model in (

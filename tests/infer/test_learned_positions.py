@@ -25,7 +25,7 @@ TEXT, GAP = "Bado kilu menora.", "Bado [MASK] menora."
 @pytest.fixture(scope="module")
 def models():
     """By family."""
-    configs = {name: tiny.family(name) for name in ("bert", "gpt2")}
+    configs = {name: tiny.family(name) for name in ("bert", "gpt2", "modernbert")}
     diffusion = {
         "objective": "mdm",
         "reuse_len": 30,
@@ -49,8 +49,9 @@ def log_probs(model, ids):
     return np.asarray(log_prob_at(language, model.params, ids_1T, rank_1T, 0 * at_1T, at_1T)[0, :n])
 
 
-def test_a_masked_model_scores_each_piece_given_all_others(models):
-    model = models["bert"]
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_a_masked_model_scores_each_piece_given_all_others(models, family):
+    model = models[family]
     ids = model.tokenizer.encode(TEXT).tolist()
     (found,) = model.pseudo_score([TEXT])
     for at, log_prob in zip(found.position_U, found.log_prob_U, strict=True):

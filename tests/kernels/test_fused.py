@@ -7,15 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_cases import GATHERED, cast, draw, draw_documents
+from attention_cases import GATHERED, cast, draw, draw_documents, without_positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlnet_jax.batch import NEVER
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels import fused, gpu, tpu, xla
+from xlnet_jax.kernels import fused, gpu, packing, tpu, xla
 from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.kernels.packing import first_and_last, padded_keys, padded_queries, seen_blocks
 from xlnet_jax.model.transformer import REMAT_POLICIES
 
 SMALL = functools.partial(GATHERED, blocks=replace(GATHERED.keywords["blocks"], strided=True))
@@ -24,7 +25,13 @@ gathers.
 """
 STRIPS = functools.partial(
     GATHERED,
-    blocks=replace(GATHERED.keywords["blocks"], queries=256, strips=(128, 128), packed=(256, 256)),
+    blocks=replace(
+        GATHERED.keywords["blocks"],
+        queries=256,
+        strips=(128, 128),
+        packed=(256, 256),
+        near=(256, 128),
+    ),
 )
 """Several strips in a program."""
 WIDE = functools.partial(
@@ -45,7 +52,7 @@ def saved(arguments, keys=512):
     """The TPU kernel that leaves the probabilities to its backward pass, if all keys are in one
     block.
     """
-    blocks = replace(GATHERED.keywords["blocks"], keys=keys)
+    blocks = replace(GATHERED.keywords["blocks"], keys=keys, near=(16, keys))
     return GATHERED(replace(arguments, save=True), blocks=blocks)
 
 
@@ -137,6 +144,57 @@ def test_tables_of_rows_and_blind_queries(chosen, kernel):
     )
     o_BQHE, grads = compare(arguments, kernel)
     assert not np.any(o_BQHE[1]) and np.any(o_BQHE[0]) and not np.any(grads.position[0][1])
+
+
+@pytest.mark.parametrize(
+    ("drawn", "chosen", "size"),
+    [
+        ("text", None, None),
+        ("text", None, 1),
+        ("text", 40, 65),
+        ("documents", None, 65),
+        ("documents", 40, None),
+        ("documents", None, NEVER),
+    ],
+)
+@pytest.mark.parametrize(
+    "kernel",
+    [GATHERED, GPU, *(pytest.param(kernel, marks=pytest.mark.slow) for kernel in (saved, STRIPS))],
+    ids=[*NAMES, "saved", "strips"],
+)
+def test_without_relative_positions(kernel, drawn, chosen, size):
+    """Also windows, smaller and larger than a block; over a memory and in documents."""
+    arguments = (
+        draw(T=300, M=96, chosen=chosen, H=1, E=64)
+        if drawn == "text"
+        else draw_documents(360, [(100, 56, -9, 170, 20), (60, 290)], chosen, H=1)
+    )
+    arguments = cast(without_positions(arguments, size), jnp.float32)
+    dropout = AttentionDropout(jnp.uint32(4), 0.3, 0)
+    compare(replace(arguments, dropout=dropout, save=kernel is saved), kernel)
+
+
+@pytest.mark.parametrize("drawn", [draw(1000, 0, H=1), draw_documents(1000, [(1000,)] * 2, H=1)])
+@pytest.mark.parametrize(("size", "visits"), [(0, 8), (1, 14), (128, 14), (129, 20), (NEVER, 32)])
+def test_a_window_visits_the_blocks_in_its_reach(drawn, size, visits):
+    """Eight blocks of 128 queries, four of 256 keys; padding does not count in the last ones."""
+    arguments = cast(without_positions(drawn, size), jnp.float32)
+    queries, keys = (padded(arguments, 1024) for padded in (padded_queries, padded_keys))
+    first, last = first_and_last(seen_blocks(arguments, queries, keys, 128, 256))
+    assert np.sum(last - first + 1, axis=1).tolist() == [visits] * 2
+
+
+@pytest.mark.parametrize("chosen", [None, range(0, 384, 8)], ids=["in_order", "chosen"])
+@pytest.mark.parametrize("kernel", [GATHERED], ids=NAMES[:1])
+def test_blocks_outside_a_window_are_not_read(kernel, chosen):
+    """As below: NaN in the first 128 keys does not reach the blocks of queries from 256 on."""
+    arguments = without_positions(draw_documents(384, [(384,)], chosen, H=1), 64)
+    arguments = cast(arguments, jnp.float32)
+    bad = {name: getattr(arguments, name).at[:, :128].set(np.nan) for name in ("k_BKHE", "v_BKHE")}
+    o_BQHE, _, grads = differentiated(kernel, replace(arguments, **bad), arguments.q_BQHE)
+    far_Q = arguments.near.position_BQ[0] >= 256
+    for x in (o_BQHE, grads.q_BQHE):
+        assert np.all(np.isfinite(x[0, far_Q])) and not np.all(np.isfinite(x))
 
 
 @pytest.mark.slow
@@ -249,6 +307,39 @@ def test_blocks_that_no_query_sees_are_not_read(kernel, chosen):
         assert bad == 2 or not np.all(np.isfinite(o_BQHE))
 
 
+def test_a_window_sees_the_blocks_that_it_touches():
+    """Of two rows, one is read in reverse; the keys begin with a memory."""
+    arguments = without_positions(draw(T=500, M=70), size=20)
+    arguments = replace(
+        arguments, rank_BK=0 * arguments.rank_BK, limit_BQ=0 * arguments.limit_BQ + 1
+    )
+    queries, keys = packing.padded_queries(arguments, 512), packing.padded_keys(arguments, 576)
+    near_QK = np.abs(np.arange(500)[:, None] - np.arange(570) + 70) <= 20
+    near_IJ = np.pad(near_QK, ((0, 12), (0, 6))).reshape(16, 32, 9, 64).any((1, 3))
+    seen_BIJ = packing.seen_blocks(arguments, queries, keys, 32, 64)
+    np.testing.assert_array_equal(seen_BIJ, np.tile(near_IJ, (2, 1, 1)))
+
+
+@pytest.mark.parametrize("drawn", ["text", "documents"])
+@pytest.mark.parametrize("kernel", [GATHERED, GPU], ids=NAMES)
+def test_blocks_outside_the_window_are_not_read(kernel, drawn):
+    """NaN in keys and values from 256 to 383 stays near; without a window it spreads."""
+    text = drawn == "text"
+    arguments = (
+        draw(512, 0, B=1, H=1)
+        if text
+        else draw_documents(512, [(512,)], chosen=range(0, 512, 4), H=1)
+    )
+    for size in (20, NEVER):
+        near = cast(without_positions(arguments, size), jnp.float32)
+        k_BKHE, v_BKHE = (x.at[:, 256:384].set(jnp.nan) for x in (near.k_BKHE, near.v_BKHE))
+        near = replace(near, k_BKHE=k_BKHE, v_BKHE=v_BKHE)
+        o_BQHE, _, grads = differentiated(kernel, near, near.q_BQHE)
+        far = 192 if text else 192 // 4
+        for x in (o_BQHE[:, :far], grads.q_BQHE[:, :far], grads.k_BKHE[:, :128]):
+            assert np.all(np.isfinite(x)) == (size == 20)
+
+
 @pytest.mark.parametrize(
     ("kernel", "T", "kept"),
     [(GATHERED, 20, 2), (GPU, 20, 2), (saved, 20, 3), (functools.partial(saved, keys=128), 150, 2)],
@@ -301,5 +392,6 @@ def test_the_kernels_agree_with_xla_on_the_small_case(kernel, monkeypatch):
     monkeypatch.setitem(fused.KERNELS, "cpu", kernel)
     if kernel is not GATHERED:  # then with fewer programs
         monkeypatch.setattr(gpu, "attend", kernel)
-    config = ModelConfig(head_dim=64, compute_dtype="float32")
-    assert fused.compare(config, jax.local_devices()[0]) <= fused.UNITS
+    for model in ({}, {"architecture": "modern", "window": 128}):
+        config = ModelConfig(head_dim=64, compute_dtype="float32", **model)
+        assert fused.compare(config, jax.local_devices()[0]) <= fused.UNITS

@@ -61,6 +61,38 @@ def test_a_left_to_right_model_has_all_clusters_and_no_segment_scores():
     assert forward == plain | {"softmax": softmax, "embedding": 6 * projections}
 
 
+def test_a_layer_with_a_window_counts_the_keys_inside_of_it():
+    """Layers 0 and 2 are global (6 keys); in layer 1 the six queries see 2, 3, 3, 3, 3 and 2 keys
+    within a distance of 1, and with a memory of 8 the first query sees 3. The feed-forward layer
+    has three products.
+    """
+    model = ModelConfig(
+        architecture="modernbert",
+        vocab_size=10,
+        layers=3,
+        d_model=4,
+        heads=1,
+        head_dim=4,
+        d_ff=8,
+        memory_len=0,
+        window=2,
+        global_every=2,
+    )
+    data = DataConfig(objective="mlm", segment_len=6, reuse_len=4, num_predict=2)
+    config = Config(model=model, data=data, train=TrainConfig(batch_size=3))
+    forward = flops.forward_flops(config)
+    rows = 6 * 3 * 2 * (2 * 4 * 4 + 3 * 4 * 8) + 6 * 2 * 2 * 4 * (6 + (2 + 3 * 4 + 2) // 6 + 6)
+    assert forward == {
+        "content": rows,
+        "query": 0,
+        "keys": 3 * 6 * 2 * 2 * 4 * 4,
+        "softmax": 2 * 2 * (4 * 10 + 4 * 4),
+    }
+    assert flops.step_flops(config) == 3 * 3 * sum(forward.values())
+    wide = dataclasses.replace(model, window=4, memory_len=8)
+    assert flops.keys_seen(wide, 6) == [14, (5 + 5 + 5 + 5 + 4 + 3) // 6, 14]
+
+
 def test_utilisation_is_needed_flops_over_the_peak_of_all_devices(monkeypatch):
     assert flops.seconds_at_peak(10**9) is None
     monkeypatch.setitem(flops.PEAK_FLOPS, jax.devices()[0].device_kind, 1e12)

@@ -1,5 +1,5 @@
-"""BERT, RoBERTa, ALBERT and GPT-2 as this package computes them, for comparisons with Hugging Face
-`transformers`.
+"""BERT, RoBERTa, ALBERT, GPT-2 and ModernBERT as this package computes them, for comparisons with
+Hugging Face `transformers`.
 
 A case is a configuration, a batch with padding, and weights under the names of that library, all
 drawn from a seed. `run` gives what a class of that library gives: logits, the loss, and the
@@ -26,20 +26,20 @@ from xlnet_jax.config import Config
 from xlnet_jax.convert import fields, names, peers
 from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.finetune.recipe import TaskModel
-from xlnet_jax.finetune.task import TaskBatch
+from xlnet_jax.finetune.task import Task, TaskBatch
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import language_model, make_recipe
 
-FAMILIES = ("bert", "roberta", "albert", "gpt2")
+FAMILIES = ("bert", "roberta", "albert", "gpt2", "modernbert")
 RECORDINGS = pathlib.Path(__file__).with_name("families.json")
 B, T, C, LABELS = 3, 9, 2, 3
 FIRST_TEXT = 6
 """Below are special pieces, among them that of padding, from whose id RoBERTa counts positions."""
 TASKS_OF = {
     **dict.fromkeys(
-        FAMILIES[:3],
+        ("bert", "roberta", "albert", "modernbert"),
         (
             "none",
             "classification",
@@ -61,6 +61,7 @@ def special(family: str) -> SpecialIds:
         "roberta": SpecialIds(3, 0, 2, 0, 2, 1, 4, 2, None),
         "albert": SpecialIds(1, None, None, 2, 3, 0, 4, None, None),
         "gpt2": SpecialIds(None, 5, 5, None, None, 5, None, 5, None),
+        "modernbert": SpecialIds(3, None, None, 1, 2, 0, 4, None, None),
     }[family]
 
 
@@ -77,10 +78,21 @@ def draw(family: str, seed: int, task: str = "none") -> Config:
     """
     rng = np.random.default_rng((seed, FAMILIES.index(family)))
     heads, head_dim = int(rng.integers(1, 4)), int(rng.integers(2, 5))
-    further = (
-        {"share_layers": True, "d_embed": int(rng.integers(2, 7))} if family == "albert" else {}
-    )
+    further = {}
+    if family == "albert":
+        further = {"share_layers": True, "d_embed": int(rng.integers(2, 7))}
+    if family == "modernbert":
+        head_dim, further = (
+            2 * head_dim,
+            {
+                "window": int(rng.integers(2, 7)),
+                "global_every": (3, 2, 1)[seed % 3],
+                "theta": float(rng.choice([100.0, 160_000.0])),
+                "theta_local": float(rng.choice([7.0, 10_000.0])),
+            },
+        )
     labels = ",".join("abc") if task.endswith("classification") else ""
+    pools = family == "modernbert" and seed % 2 and TASKS.get(task, Task).summarised
     gpt2, paired = (
         family == "gpt2",
         task == "none" and family in ("bert", "albert") and seed % 2 == 0,
@@ -89,7 +101,7 @@ def draw(family: str, seed: int, task: str = "none") -> Config:
         model=dict(
             architecture=family,
             vocab_size=int(rng.integers(12, 24)),
-            layers=int(rng.integers(1, 4)),
+            layers=int(rng.integers(1, 4)) + 2 * (family == "modernbert"),
             heads=heads,
             head_dim=head_dim,
             d_model=heads * head_dim,
@@ -98,7 +110,7 @@ def draw(family: str, seed: int, task: str = "none") -> Config:
             dropout=0.0,
             attention_dropout=0.0,
             max_positions=T + int(rng.integers(0, 4)),
-            norm="pre" if gpt2 else "post",
+            norm="pre" if family in ("gpt2", "modernbert") else "post",
             # That of RoBERTa's head stays gelu_erf, which shows only where the layers have another
             # one.
             activation=("gelu_erf", "gelu", "relu")[(seed + (family == "roberta")) % 3],
@@ -111,12 +123,12 @@ def draw(family: str, seed: int, task: str = "none") -> Config:
             objective="clm" if gpt2 else "mlm",
             segment_len=T,
             bidirectional=False,
-            pairs={"roberta": "none", "albert": "order"}.get(family, "next"),
-            reuse_len=T - {"gpt2": 0, "roberta": 2}.get(family, 3),
+            pairs={"roberta": "none", "modernbert": "none", "albert": "order"}.get(family, "next"),
+            reuse_len=T - {"gpt2": 0, "roberta": 2, "modernbert": 2}.get(family, 3),
             num_predict=T if gpt2 else 3,
             sentence_loss=paired,
         ),
-        finetune=dict(task=task, labels=labels),
+        finetune=dict(task=task, labels=labels, pooling="cls" if pools else "mean"),
     )
 
 
@@ -276,15 +288,18 @@ def run(
             loss = (loss_B * words_B).sum() / words_B.sum()
             return loss, {"logits": model.head.apply(variables, hidden, method="logits")}
         if config.finetune.task == "question_answering":
-            scores = model.head.apply(
-                variables, hidden, method=lambda head, x: head.logits(x.h_BCTD[:, 0])
-            )
-            return loss, {"logits": scores}
+            scores = model.head.apply(variables, hidden, method="scores")
+            return loss, {"logits": jnp.stack(scores, axis=2)}
         return loss, {"logits": model.head.apply(variables, hidden)}
 
     compute = jax.value_and_grad(of_pretraining if pretraining else of_task, has_aux=True)
     (loss, found), gradient = jax.jit(compute)(params)
     theirs = names.to_foreign(peers.table(config), jax.device_get(gradient))
+    if config.finetune.task == "question_answering" and config.model.member.padding_row < 0:
+        # The softmax covers padding, whose lookup has no gradient there, whatever its id.
+        embedding = peers.peer(config.model).table[0].theirs
+        theirs[embedding] = theirs[embedding].copy()
+        theirs[embedding][special(config.model.architecture).pad] = 0
     return {"loss": loss, **found} | {
         f"gradient of {name}": array for name, array in theirs.items()
     }

@@ -1,5 +1,5 @@
-"""BERT, RoBERTa, ALBERT and GPT-2 as Hugging Face `transformers` computes them, in float64; writes
-`families.json`.
+"""BERT, RoBERTa, ALBERT, GPT-2 and ModernBERT as Hugging Face `transformers` computes them, in
+float64; writes `families.json`.
 
     python tests/oracle/families_generate.py
 
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 import transformers
 from oracle import families
+from transformers.models.modernbert import modeling_modernbert
 
 from xlnet_jax.config import Config
 from xlnet_jax.convert import peers
@@ -32,6 +33,17 @@ def model_of(config: Config) -> transformers.PreTrainedModel:
     settings = transformers.AutoConfig.for_model(**said)
     assert [peers.class_of(config)] == said["architectures"]
     return getattr(transformers, peers.class_of(config))(settings).to(torch.float64).eval()
+
+
+def turns(
+    module: torch.nn.Module, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`ModernBertRotaryEmbedding.forward`, whose buffers are float32, in float64."""
+    width: int = x.shape[-1] // module.config.num_attention_heads  # type: ignore[union-attr]
+    base: float = module.config.rope_parameters[layer_type]["rope_theta"]  # type: ignore[union-attr, index]
+    angle = position_ids[..., None] * base ** (-torch.arange(0, width, 2, dtype=x.dtype) / width)
+    angle = torch.cat((angle, angle), dim=-1)
+    return angle.cos(), angle.sin()
 
 
 def run(
@@ -51,7 +63,7 @@ def run(
         "token_type_ids": fed["segments"],
         "attention_mask": fed["real"].astype(int),
     }
-    if config.model.architecture == "gpt2":
+    if config.model.member.parts.segments == "none":
         del given["token_type_ids"]
     if task != "multiple_choice":
         given = {name: array[:, 0] for name, array in given.items()}
@@ -65,8 +77,11 @@ def run(
             "next_sentence_label" if config.model.architecture == "bert" else "sentence_order_label"
         ] = fed["pairs"]
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in given.items()}
-    # The loss of GPT-2 would be computed in float32.
-    with mock.patch.object(torch.Tensor, "float", torch.Tensor.double):
+    # The loss of GPT-2, and ModernBERT's angles, would be computed in float32.
+    with (
+        mock.patch.object(torch.Tensor, "float", torch.Tensor.double),
+        mock.patch.object(modeling_modernbert.ModernBertRotaryEmbedding, "forward", turns),
+    ):
         out = model(**tensors)
     out.loss.backward()
     found = {"loss": out.loss}

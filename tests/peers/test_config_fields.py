@@ -26,7 +26,7 @@ CASES = [
     or peers.EXPORTS[task].name in row.heads
     and (family, task) != ("gpt2", "regression")
 ]
-IDS = {"bos_token_id", "eos_token_id", "pad_token_id"}
+IDS = {"bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id"}
 """They are those of the tokenizer, or are named."""
 
 
@@ -80,7 +80,7 @@ def imported(folder, found, special):
     found = fields.read_config_json(str(folder))
     model = fields.read_model(str(folder), found)
     known = fields.read_lengths(found) | model | fields.read_task(str(folder), found)
-    config, _ = formats.make_config(str(folder), known, (), fields.read_data(model))
+    config, _ = formats.make_config(str(folder), known, (), fields.read_usual(model))
     kept, _ = fields.read_kept(found, config, special)
     return fields.config_json(config, special, kept)
 

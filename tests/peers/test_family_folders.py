@@ -1,5 +1,5 @@
-"""Folders of BERT, RoBERTa, ALBERT and GPT-2: ours load in transformers, and what it writes comes
-back the same.
+"""Folders of BERT, RoBERTa, ALBERT, GPT-2 and ModernBERT: ours load in transformers, and what it
+writes comes back the same.
 """
 
 import os

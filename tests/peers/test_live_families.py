@@ -1,5 +1,5 @@
-"""BERT, RoBERTa, ALBERT and GPT-2 against Hugging Face `transformers` itself, on configurations
-that nobody chose.
+"""BERT, RoBERTa, ALBERT, GPT-2 and ModernBERT against Hugging Face `transformers` itself, on
+configurations that nobody chose.
 
 Logits of every head, each loss and every gradient, in float64, with padding, all activations and
 dropout 0. Needs torch and transformers; without them this file is skipped.

@@ -79,7 +79,7 @@ def test_every_program_of_every_card_runs_as_it_stands(family, task, tmp_path, c
             name: getattr(config.data, name)
             for name in ("objective", "pairs", "bidirectional", "sentence_loss")
         }
-    extra = {"gpt2": 0, "roberta": 2, "xlnet": 48}.get(family, 3)
+    extra = {"gpt2": 0, "roberta": 2, "modernbert": 2, "xlnet": 48}.get(family, 3)
     data |= {
         "segment_len": 96,
         "reuse_len": 96 - extra,

@@ -43,6 +43,8 @@ FAST = [
     ("vanilla", "clm", "cpu"),
     ("roberta", "mlm", "cpu"),
     ("transformer", "clm", "cpu"),
+    ("modernbert", "mlm", "cpu"),
+    ("modern", "plm", "xla"),
 ]
 """Two streams, a bound, and each way in which positions are not relative."""
 
@@ -51,6 +53,8 @@ FAST = [
 def computed(name, objective, attention):
     """A function of (batch, key): (loss, what predicts), gradient; every site has a dropout."""
     sizes = {"d_embed": 6} if MEMBERS[name].parts.projected else {}
+    if MEMBERS[name].parts.positions == "rotary":
+        sizes = {"window": 5, "global_every": 2, "theta": 90.0}
     config = ModelConfig(
         **{
             **MEMBERS[name].usual(T, None if objective == "plm" else objective)["model"],
@@ -156,7 +160,7 @@ def built(case, groups, direction_B, seed):
         "factorization_order": order,
         "pairs": "none",
         "reuse_len": T,
-        "num_predict": T // 2 if share and not MEMBERS[name].positions_at_input else T,
+        "num_predict": T // 2 if share and not MEMBERS[name].bounded else T,
         "windows_per_block": 1,
         "target_rate": 0.4,
     }
@@ -210,7 +214,7 @@ def compare_built(case, seed):
     random, and directions too if the member reads both.
     """
     run, rng, key = computed(*case), np.random.default_rng(seed), jax.random.key(seed)
-    two_way = not MEMBERS[case[0]].positions_at_input
+    two_way = not MEMBERS[case[0]].bounded
     direction_B = rng.choice([-1, 1] if two_way else [1], ROWS)
     places = packed.place(rng, OWN, T, ROWS)
     assert len({row for row, _ in places}) < ROWS - 1, "no row has several documents"

@@ -35,11 +35,13 @@ from xlnet_jax.members import MEMBERS
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.recipe import make_recipe
 
-FAMILIES = [name for name, member in MEMBERS.items() if member.positions_at_input]
+FAMILIES = [name for name, member in MEMBERS.items() if member.bounded]
 TRAINED = [
     pytest.param(name, marks=pytest.mark.slow if name in ("albert", "gpt2") else pytest.mark.prove)
-    for name in FAMILIES
+    for name in (*FAMILIES, "modern")
 ]
+MODERN = MEMBERS["modern"].usual(32)["model"] | {"memory_len": 24, "window": 9}
+"""Of the tiny configuration of `modern`, for permutations of XLNet's examples."""
 
 
 def write(config, folder):
@@ -53,8 +55,8 @@ def write(config, folder):
 
 def member(name, **model):
     """The tiny configuration of a member, `xlnet` also masked."""
-    if name == "xlnet":
-        return tiny.config(model=model)
+    if name in ("xlnet", "modern"):
+        return tiny.config(model=model if name == "xlnet" else MODERN | model)
     if name == "masked":
         data = {"objective": "mlm", "reuse_len": 29, "bidirectional": False}
         return tiny.config(data=data, model={"memory_len": 0} | model)
@@ -64,6 +66,8 @@ def member(name, **model):
 
 NORMAL, ZEROS, ONES, FOR_RESIDUALS = (0, 0.02), (0, 0), (1, 0), (0, 0.02 / (2 * 2) ** 0.5)
 NORMS = {"*norm/scale": ONES, "*norm/bias": ZEROS}
+CUT, CUT_FOR_RESIDUALS = ((0, 0.8796 * deviation) for _, deviation in (NORMAL, FOR_RESIDUALS))
+"""Normal within two deviations, which leaves 0.88 of one."""
 # The code of XLNet: one initialiser, normal, for all but dense biases and LayerNorm (modeling.py,
 # xlnet.py).
 OF_XLNET = NORMS | {
@@ -92,6 +96,17 @@ OF_PAIRS = {
     "sentence_head/kernel": NORMAL,
     "sentence_head/bias": ZEROS,
 }
+# The classes of transformers (`_init_weights`), as `peers/test_live_modernbert.py` compares.
+OF_MODERN = {
+    "*norm/scale": ONES,
+    "word_embedding": CUT,
+    "layers/attention/[qkv]*": CUT,
+    "layers/attention/output": CUT_FOR_RESIDUALS,
+    "layers/feed_forward/*/kernel": CUT,
+    "layers/feed_forward/outer/kernel": CUT_FOR_RESIDUALS,
+    "transform/kernel": CUT_FOR_RESIDUALS,
+    "bias": ZEROS,
+}
 STARTS = {
     "xlnet": OF_XLNET | OF_TWO_STREAMS,
     "masked": OF_XLNET | OF_TWO_STREAMS,
@@ -118,6 +133,8 @@ STARTS = {
     "gpt2": OF_BERT
     | {"layers/attention/output": FOR_RESIDUALS, "layers/feed_forward/outer/kernel": FOR_RESIDUALS},
     "transformer": {name: start for name, start in OF_BERT.items() if name != "position_embedding"},
+    "modernbert": OF_MODERN,
+    "modern": OF_MODERN | {"mask_embedding": CUT},
 }
 """Mean and deviation of the fresh parameters with two layers and model.init_std=0.02; the last
 pattern that fits.
@@ -183,6 +200,8 @@ DROPPED = {
     "albert": DROPS | {"Dropout_0": 0.1},  # of what the loss of pairs reads
     "gpt2": DROPS,
     "transformer": DROPS,
+    "modernbert": DROPS,
+    "modern": DROPS | {"layers/attention/query": 0.4, "query_dropout": 0.5},
 }
 RATES = {"dropout": 0.5, "attention_dropout": 0.4, "activation_dropout": 0.3}
 
@@ -247,14 +266,16 @@ def settings(tmp_path_factory, pytestconfig):
     def of(family, **changes):
         kind = "wordpiece" if family in ("bert", "albert") else "bytebpe"
         size = made(folder / kind, vocabulary=kind)["tokenizer"]["vocab_size"]
-        log = {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))}
-        return tiny.family(
-            family,
-            model={"vocab_size": size},
-            data={"corpus": str(folder / kind)},
-            log=log,
+        of_modern = {"window": 9, "global_every": 2} if family == "modernbert" else {}
+        sections = {
+            "model": {"vocab_size": size} | of_modern,
+            "data": {"corpus": str(folder / kind)},
+            "log": {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))},
             **changes,
-        )
+        }
+        if family == "modern":
+            return tiny.config(**sections | {"model": MODERN | sections["model"]})
+        return tiny.family(family, **sections)
 
     return of
 

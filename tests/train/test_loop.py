@@ -17,6 +17,7 @@ import shared
 import tiny
 from shared import settings as config
 
+import xlnet_jax
 from xlnet_jax.aot import compile
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.evaluate import evaluate
@@ -264,6 +265,21 @@ def test_a_dry_run_says_what_a_run_would_start_with_and_writes_nothing(
         result = train(asked, str(workdir), dry_run=True)
     assert f"starting with the parameters of step 3 of {source}" in caplog.text
     assert result["parameters"] > 0 and not workdir.exists()
+
+
+def test_a_checkpoint_has_the_theta_of_its_phase(tmp_path, pytestconfig, caplog):
+    """Of the keys that belong to parameters only the bases of rotary angles may change between
+    phases.
+    """
+    sections = tiny.MEMBERS["modernbert"].usual(32)
+    settings = config(pytestconfig, model=sections["model"], data=sections["data"])
+    phases = ({"steps": 3, "model": {"theta": 2.0}}, {"steps": settings.train.steps - 3})
+    source = str(tmp_path / "source")
+    tiny.save_run(source, settings, tiny.random_params(settings), phases)
+    assert xlnet_jax.load(source).config.model.theta == 2.0
+    asked = settings.changed(checkpoint={"init_from": source})
+    train(asked, str(tmp_path / "new"), dry_run=True)
+    assert "give other outputs here: model.theta: 2.0 -> 160000.0\n" in caplog.text
 
 
 def test_lasting_non_finite_steps_end_the_run_and_say_since_when(

@@ -26,6 +26,7 @@ from xlnet_jax.config import Config, load
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.members import MEMBERS
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train import gradients
 from xlnet_jax.train import state as states
@@ -51,8 +52,14 @@ PARTS = [
 ]
 
 
-def config(mesh: dict, accumulation: int = 1, dtype: str = "float32") -> Config:
+def config(
+    mesh: dict, accumulation: int = 1, dtype: str = "float32", member: str = "xlnet"
+) -> Config:
     """Sixteen rows, four heads, dropout on, an average; one step a dispatch."""
+    model: dict[str, Any] = {"heads": 4, "head_dim": 4, "compute_dtype": dtype}
+    if member == "modern":
+        usual = MEMBERS[member].usual(32)["model"]
+        model = usual | model | {"memory_len": 24, "window": 9, "global_every": 2, "dropout": 0.1}
     train = {
         "batch_size": 16,
         "steps_per_dispatch": 1,
@@ -60,7 +67,7 @@ def config(mesh: dict, accumulation: int = 1, dtype: str = "float32") -> Config:
         "elastic": True,
     }
     return tiny.config(
-        model={"heads": 4, "head_dim": 4, "compute_dtype": dtype},
+        model=model,
         optimizer={"average": 0.9},
         train=train,
         mesh=mesh,
@@ -77,6 +84,7 @@ def built(mesh: dict, *others):
 
 @functools.cache
 def batches(rows):
+    """The same for each member."""
     settings = config({})
     plan = extend_plan((), 0, 16, settings.data.windows_per_block)
     dispatches = loader.TrainDispatches(tiny.mixture(), settings, plan, np.arange(rows), 0, 3)
@@ -144,6 +152,21 @@ def test_every_mesh_of_eight_devices_gives_the_losses_and_the_gradient_of_one(me
     one, many = run(ONE), run(mesh)
     np.testing.assert_allclose(many.losses, one.losses, rtol=1e-5)
     assert len({round(loss, 5) for loss in one.losses}) == 3, "the three steps do not differ"
+    assert_same_gradient(one.gradient, many.gradient)
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pytest.param({"data": 1, "fsdp": 8}, marks=pytest.mark.slow),
+        {"data": 2, "fsdp": 2, "tensor": 2, "zero1": True},
+    ],
+    ids=str,
+)
+def test_layers_that_differ_give_them_on_every_mesh_too(mesh):
+    """Rotary positions, windows, gated layers, with two streams and a memory."""
+    one, many = (run(each, 1, "float32", "modern") for each in (ONE, mesh))
+    np.testing.assert_allclose(many.losses, one.losses, rtol=1e-5)
     assert_same_gradient(one.gradient, many.gradient)
 
 

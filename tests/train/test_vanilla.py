@@ -17,7 +17,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.options import Generate
 from xlnet_jax.infer.orders import check_question
-from xlnet_jax.model import choice, flops
+from xlnet_jax.model import flops
 from xlnet_jax.train import sliding
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
@@ -220,8 +220,6 @@ def test_what_does_not_fit_absolute_positions_is_refused():
         BadInput, match="data.multi_token_prediction=2 is for pretraining with data.objective=clm"
     ):
         tiny.config(data={"multi_token_prediction": 2})
-    with pytest.raises(BadInput, match="kernels compute relative positions"):
-        choice.choose(config(attention="fused").model)
     with pytest.raises(
         BadInput, match="run has model.architecture=vanilla without a memory, so it"
     ):

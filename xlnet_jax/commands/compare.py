@@ -300,7 +300,7 @@ def train_and_score(
     rows, scores = config.evaluation.batch_size or config.train.batch_size, content["measures"]
     with opened(Stored(folder, config, heldout.tokenizer), content["steps"]) as model:
         member, T = config.model.member, config.data.segment_len
-        reach = config.model.max_positions if member.positions_at_input else T
+        reach = config.model.max_positions if member.bounded else T
         special, made = heldout.tokenizer.special, any_order(model.recipe.config)
         frame = frames.ids(config, special)
         scorer = Scorer(made, model.params, special, reach, rows, frame)

@@ -198,7 +198,8 @@ def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Co
     head_dim = 64 if size.d_model >= 256 else 32
     # Two layers do not overfit, as in the quick start.
     dropout = 0.0 if size.layers < 4 else 0.1
-    member, objective, of_family = base.model.member, base.objective, {"model": {}, "data": {}}
+    member, objective = base.model.member, base.objective
+    of_family = {"model": member.required | member.usual_model, "data": {}}
     if objective.stream == "content":
         of_family = member.usual(size.T, objective.name)
     if member.segments > 1 and not objective.whole:

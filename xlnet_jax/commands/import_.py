@@ -95,7 +95,7 @@ def _changed(config: Config) -> list[str]:
     """Returns words of the command line for the keys of `model` and the objective that differ from
     their defaults; for members with positions at the input also for the other keys of `data`.
     """
-    sections = ("model.", "data." if config.model.member.positions_at_input else "data.objective")
+    sections = ("model.", "data." if config.model.member.bounded else "data.objective")
     defaults = configs.flat(Config())
     return [
         f"--config.{name}={value}"

@@ -100,7 +100,7 @@ def rules(config: Any) -> list[Rule]:
 def _example_rules(config: Any) -> list[Rule]:
     """Returns the conflicts of switches that change examples."""
     data, on, objective = config.data, config.compat.on, config.objective
-    at_input = config.model.member.positions_at_input
+    at_input = config.model.member.bounded
     newer = (
         at_input
         or data.whole_documents
@@ -125,7 +125,7 @@ def _example_rules(config: Any) -> list[Rule]:
             "compat.switches",
             not on("static_copies")
             or (at_input and not (objective.whole or data.whole_documents) and config.pretrains),
-            "must leave out static_copies, which is for pretraining of bert, roberta and albert",
+            "must leave out static_copies, which is for pretraining of members without memory",
         ),
         (
             "compat.switches",

@@ -85,13 +85,13 @@ class DataConfig:
     spans: str = key(
         "words",
         "targets: n whole words (words), n pieces from a word start (pieces), or single pieces "
-        "(random); chosen in random order for bert, roberta, albert",
+        "(random); chosen in random order for members without memory",
         "words pieces random",
     )
     pairs: str = key(
         "next",
         "text B: next = the text after A or another text; order = A and B in order or "
-        "swapped; none = no B, text across documents (bert, roberta, albert)",
+        "swapped; none = no B, text across documents (bert, roberta, albert, modernbert)",
         "next order none",
     )
     short_rate: float = key(
@@ -102,7 +102,7 @@ class DataConfig:
     )
     target_rate: float = key(
         0.15,
-        "bert, roberta, albert: targets per piece, at most `num_predict`",
+        "bert, roberta, albert, modernbert: targets per piece, at most `num_predict`",
         "(0, 1]",
         phased=True,
     )
@@ -251,7 +251,8 @@ class FinetuneConfig:
     )
     pooling: str = key(
         "mean",
-        "embeddings: mean or maximum over all pieces, or the vector of CLS or of the last piece",
+        "embeddings: mean or maximum over all pieces, or the vector of CLS or of the last piece; "
+        "mean or cls of a modernbert that classifies or scores",
         "mean cls max last",
     )
     normalize: bool = key(False, "embeddings: vectors have length 1")
@@ -292,7 +293,7 @@ def rules(config: Config) -> list[Rule]:
         ),
         (
             "data.pairs",
-            data.pairs != "none" or data.whole_documents or config.model.member.positions_at_input,
+            data.pairs != "none" or data.whole_documents or config.model.member.bounded,
             f"is not for model.architecture={config.model.architecture}; use next or order",
         ),
         (
@@ -367,13 +368,18 @@ def _task_rules(config: Config) -> list[Rule]:
         ),
         *(PREFIX.rules(config) if generates else []),
         (
+            "finetune.pooling",
+            task.task == "embeddings" or task.pooling in ("mean", "cls"),
+            f"is for finetune.task=embeddings; use mean or cls with finetune.task={task.task}",
+        ),
+        (
             "finetune.columns",
             len({*task.column_list()}) == len(task.column_list()),
             "names a column twice",
         ),
         (
             "finetune.segments",
-            not member.positions_at_input or task.segments == 1,
+            not member.bounded or task.segments == 1,
             (
                 f"must be 1 with model.architecture={config.model.architecture}: "
                 "its positions do not reach into a memory"

@@ -60,7 +60,7 @@ class ModelConfig:
     )
     share_layers: bool = key(False, "all layers share their parameters (ALBERT)")
     max_positions: int = key(
-        512, "tokens of the longest text, for models with positions at the input", "[1, 1_048_576]"
+        512, "tokens of the longest text, for members that have no memory", "[1, 1_048_576]"
     )
     layer_losses: bool = key(
         False,
@@ -76,6 +76,22 @@ class ModelConfig:
     )
     clamp_len: int = key(
         -1, "larger relative distances count as this distance", "[1, inf)", special={-1: "off"}
+    )
+    window: int = key(
+        0,
+        "modern, modernbert: layers that are not global see tokens at a distance of at most "
+        "window // 2; 0 = all layers are global",
+        "[2, 1_048_576]",
+        special={0: "off"},
+    )
+    global_every: int = key(
+        3, "with a window, every n-th layer is global, the first one too", "[1, 1_000]"
+    )
+    theta: float = key(
+        10000.0, "base of the rotary angles in global layers", "[1, inf)", phased=True
+    )
+    theta_local: float = key(
+        10000.0, "base of the rotary angles in layers with a window", "[1, inf)", phased=True
     )
     dropout: float = key(
         0.1,
@@ -154,7 +170,7 @@ class ModelConfig:
     def adaptive(self) -> bool:
         """Whether the embedding has clusters or projections, or the head has untied weights."""
         own = bool(self.cutoffs or self.d_embed not in (0, self.d_model) or not self.tie_embedding)
-        return own and not self.member.positions_at_input
+        return own and not self.member.bounded
 
 
 ARCHITECTURE = tuple(
@@ -169,7 +185,12 @@ from the checkpoint.
 
 def rules(config: Config) -> list[Rule]:
     """Returns the rules for the architecture."""
-    return [*_member_rules(config), *_cluster_rules(config.model), *_causal_rules(config)]
+    return [
+        *_member_rules(config),
+        *_rotary_rules(config.model),
+        *_cluster_rules(config.model),
+        *_causal_rules(config),
+    ]
 
 
 def _member_rules(config: Config) -> list[Rule]:
@@ -177,7 +198,7 @@ def _member_rules(config: Config) -> list[Rule]:
     model, data, member = config.model, config.data, config.model.member
     name, at_input, pretrains = (
         f"model.architecture={member.name}",
-        member.positions_at_input,
+        member.bounded,
         config.pretrains,
     )
     return [
@@ -198,7 +219,7 @@ def _member_rules(config: Config) -> list[Rule]:
         ("model.vocab_size", model.pieces > 9, "must hold the nine special pieces and some text"),
         (
             "model.d_model",
-            model.d_model % 2 == 0 or member.parts.positions == "input",
+            model.d_model % 2 == 0 or member.parts.positions in ("input", "rotary"),
             "must be even: positions are half sine, half cosine",
         ),
         (
@@ -218,6 +239,23 @@ def _member_rules(config: Config) -> list[Rule]:
             if pretrains
             else "is for pretraining; use False",
         ),
+    ]
+
+
+def _rotary_rules(model: ModelConfig) -> list[Rule]:
+    """Returns the rules of rotary positions and of the keys that only they have."""
+    if model.member.parts.positions == "rotary":
+        even = model.head_dim % 2 == 0
+        return [("model.head_dim", even, "must be even: rotary positions turn pairs of elements")]
+    default = ModelConfig()
+    return [
+        (
+            f"model.{key}",
+            getattr(model, key) == getattr(default, key),
+            f"is for rotary positions; use {getattr(default, key)} with "
+            f"model.architecture={model.architecture}",
+        )
+        for key in ("window", "global_every", "theta", "theta_local")
     ]
 
 
@@ -278,8 +316,7 @@ def _causal_rules(config: Config) -> list[Rule]:
         ),
         (
             "data.multi_token_prediction",
-            data.multi_token_prediction == 1
-            or (pretrains_causal and not model.member.positions_at_input),
+            data.multi_token_prediction == 1 or (pretrains_causal and not model.member.bounded),
             "is for pretraining with data.objective=clm, without positions at the input; use 1",
         ),
     ]

@@ -51,6 +51,9 @@ _TYPES = {
     "classifier_dropout_prob": float,
     "reorder_and_upcast_attn": bool,
     "use_cache": bool,
+    "classifier_pooling": str,
+    "layer_types": list,
+    "rope_parameters": dict,
 }
 """Types of the keys of config.json that are read and have no value in `Peer`."""
 
@@ -58,6 +61,10 @@ ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
 """Names of our activations in transformers. Its "gelu" is our "gelu_erf"; with our "gelu" the
 logits differ by 1e-2.
 """
+
+_EVERY = "global_attn_every_n_layers"
+_ANGLES = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
+"""Kinds of layers in `layer_types`, with the older names of the base of their angles."""
 
 _IN_CONFIG_JSON = {
     "finetune.task",
@@ -131,7 +138,12 @@ def config_json(config: Config, special: SpecialIds, kept: Json) -> Json:
         "activation": ACTIVATIONS[model.activation],
         "d_embed": model.d_embed or model.d_model,
         "max_positions": model.max_positions + model.member.first_position,
+        # Without a window all layers are global, and no key is farther than twice the longest text.
+        "window": model.window or 2 * model.max_positions,
+        "global_every": model.global_every if model.window else 1,
     }
+    export = EXPORTS.get(task.task)
+    of_task = row.of_task if export and row.heads.get(export.name) else {}
     written = {
         "architectures": [class_of(config)],
         "model_type": model.architecture,
@@ -140,10 +152,10 @@ def config_json(config: Config, special: SpecialIds, kept: Json) -> Json:
         **row.required,
         **{theirs: kept.get(theirs, value) for theirs, value in row.kept.items()},
         **row.summary,
-        **{theirs: getattr(task, ours) for theirs, ours in row.of_task.items()},
+        **{theirs: getattr(task, ours) for theirs, (ours, _) in of_task.items()},
         **{theirs: getattr(special, ours) for theirs, ours in row.ids.items()},
     }
-    if export := EXPORTS.get(task.task):
+    if export:
         if "pad_token_id" not in row.required:  # GPT-2 reads the text before the first padding
             written["pad_token_id"] = special.pad
         if export.problem_type:
@@ -172,6 +184,45 @@ def read_config_json(folder: str) -> Json:
     types = {theirs: type(getattr(ModelConfig(), ours)) for ours, (theirs, _) in row.named.items()}
     types |= {name: type(value) for name, value in row.required.items()}
     files.check_types(found, _TYPES | types, path)
+    return _by_number(found, row, path) if "theta" in row.named else found
+
+
+def _by_number(found: Json, row: Peer, path: str) -> Json:
+    """Returns config.json with the keys of transformers 4 that number the global layers and have
+    the angles, in place of `layer_types` and `rope_parameters` of version 5. A folder may have
+    both.
+
+    Raises BadInput if the two disagree, or if there are no such keys for its layers or angles.
+    """
+    found, usual = dict(found), dict(row.named.values())
+    check_only(found, dict.fromkeys(("rope_scaling", "rope_theta", "sliding_window")), path)
+    if found.get("local_attention") in (0, 1):
+        raise BadInput(
+            f"{path}: local_attention={found['local_attention']}; only 2 or more can be imported"
+        )
+    layers = found.get("num_hidden_layers") or usual["num_hidden_layers"]
+    full, local = _ANGLES
+    if (kinds := found.pop("layer_types", None)) is not None:
+        every = found[_EVERY] = found.get(_EVERY) or [*kinds[1:], full].index(full) + 1
+        if len(kinds) != layers or kinds != [
+            local if number % every else full for number in range(layers)
+        ]:
+            raise BadInput(
+                f"{path}: layer_types={json.dumps(kinds):.80} with num_hidden_layers={layers} and "
+                f"{_EVERY}={every}; only {full} in every n-th layer from the first on, and {local} "
+                "in all others, can be imported"
+            )
+    angles = found.pop("rope_parameters", None) or {}
+    files.check_types(angles, dict.fromkeys(_ANGLES, dict), path)
+    for kind, key in _ANGLES.items():
+        given = angles.get(kind) or {}
+        theta = found.setdefault(key, given.get("rope_theta", usual[key]))
+        one = {"rope_type": "default", "rope_theta": theta}
+        if theta is None or one | given != one or angles.keys() - _ANGLES.keys():
+            raise BadInput(
+                f"{path}: {key}={theta} with rope_parameters={json.dumps(angles):.200}; only "
+                f"rope_type=default and rope_theta={theta} for {kind} can be imported"
+            )
     return found
 
 
@@ -239,17 +290,15 @@ def _class_in(found: Json) -> str:
     return str((found.get("architectures") or [""])[0])
 
 
-def read_data(model: Json) -> Json:
-    """Returns the keys of `data` that config.json lacks: the usual objective of the member, and the
-    longest examples. `model` has the keys of `read_model`.
+def read_usual(model: Json) -> Json:
+    """Returns keys for what config.json lacks: the usual objective of the member and the longest
+    examples, and its usual values of `model`. `model` has the keys of `read_model`.
     """
     member = MEMBERS[model["model.architecture"]]
-    if not member.positions_at_input:
+    if not member.bounded:
         return {}
-    return {
-        f"data.{key}": value
-        for key, value in member.usual(model["model.max_positions"])["data"].items()
-    }
+    usual = member.usual(model["model.max_positions"])
+    return {f"{name}.{key}": value for name in usual for key, value in usual[name].items()}
 
 
 def read_task(folder: str, found: Json) -> Json:
@@ -287,7 +336,7 @@ def read_task(folder: str, found: Json) -> Json:
         "data.sentence_loss": False,
         "finetune.task": task,
         "finetune.labels": configs.join_names(names_of) if labelled else "",
-        "finetune.beam": found.get("start_n_top", FinetuneConfig().beam),
+        **_of_head(found, row.of_task if row.heads.get(EXPORTS[task].name) else {}, path),
     }
     settings = files.read_json_if_listed(os.path.join(folder, "tokenizer_config.json"))
     length = settings.get("model_max_length")
@@ -295,6 +344,20 @@ def read_task(folder: str, found: Json) -> Json:
         theirs, default = row.named.get("max_positions", ("", math.inf))
         longest = (found.get(theirs) or default) - MEMBERS[found["model_type"]].first_position
         keys["data.segment_len"] = min(length, longest)
+    return keys
+
+
+def _of_head(found: Json, of_task: dict[str, tuple[str, Any]], path: str) -> Json:
+    """Returns the keys of `finetune` that `of_task` names. Raises BadInput for an unknown value."""
+    keys: Json = {}
+    for theirs, (ours, default) in of_task.items():
+        value, choices = (
+            found.get(theirs, default),
+            configs.fields()[f"finetune.{ours}"].metadata["choices"],
+        )
+        if choices and value not in choices:
+            raise BadInput(f"{path}: {theirs}={value!r:.60} is not one of {', '.join(choices)}")
+        keys[f"finetune.{ours}"] = value
     return keys
 
 

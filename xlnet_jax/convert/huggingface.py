@@ -268,7 +268,7 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
     if fields.MODULES in listed and known.get("finetune.task") == "embeddings":
         of_modules, asked = sentence_transformers.read_modules(path, listed, model)
         known |= of_modules
-    config, assumed = formats.make_config(path, known, overrides, fields.read_data(model))
+    config, assumed = formats.make_config(path, known, overrides, fields.read_usual(model))
     row = peers.peer(config.model)
     own = open_tokenizer(path, tokenizer)
     config = formats.fit_vocabulary(config, own)

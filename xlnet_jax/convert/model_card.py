@@ -198,7 +198,7 @@ def model_card(trained: Trained) -> str:
     of_query = config.objective.stream == "query"
     fills = member.cls == "first" or (sees_masks and not of_query)
     pipeline, program = _CARDS.get(task, ("fill-mask" if fills else "text-generation", _USE))
-    if task == "question_answering" and not member.positions_at_input:
+    if task == "question_answering" and not member.bounded:
         program = _LOAD + _ANSWER_OF_XLNET
     use = _HOW + program + row.card
     if sees_masks and not tuned:
@@ -242,7 +242,7 @@ def _tables(trained: Trained) -> str:
     """Returns the tables of the card, without the rows that have no value."""
     config, step = trained.config, trained.step
     model, data, train, task = config.model, config.data, config.train, config.finetune
-    tuned, at_input = task.task != "none", model.member.positions_at_input
+    tuned, at_input = task.task != "none", model.member.bounded
     sections = {
         "Task": {
             "task": tuned and task.task,

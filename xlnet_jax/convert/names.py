@@ -99,7 +99,8 @@ def from_foreign(table: Table, params: Params, arrays: Arrays) -> Params:
             raise BadInput(
                 f"{arrays.where} has {name} of each layer; use model.biases_per_layer=True"
             )
-        leaves = {path: np.empty(flat[path].shape, flat[path].dtype) for path in entry.paths}
+        make = np.ones if entry.first else np.empty
+        leaves = {path: make(flat[path].shape, flat[path].dtype) for path in entry.paths}
         found |= leaves
         for name, index in entry.places(len(leaves[entry.paths[0]])):
             array = arrays.read(name)

@@ -50,8 +50,7 @@ def _framed(step: Any, member: Member) -> list[tuple[list[int], list[int]]]:
     usual = json.loads(tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).to_str())
     made = tokenizers.Tokenizer.from_str(json.dumps(usual | {"post_processor": step}))
     return [
-        (each.ids, each.type_ids * (member.segments != 1))
-        for each in made.encode_batch(["a", ("a", "a")])
+        (each.ids, each.type_ids * member.types) for each in made.encode_batch(["a", ("a", "a")])
     ]
 
 
@@ -132,7 +131,7 @@ def _settings(tokenizer: Tokenizer, document: Json, member: Member, length: int)
     # loses the segments A, B and CLS.
     inputs = [
         "input_ids",
-        *["token_type_ids"] * (member.segments != 1 and member.cls != "none"),
+        *["token_type_ids"] * member.types,
         "attention_mask",
     ]
     return {
@@ -157,7 +156,7 @@ def _frame(member: Member, tokenizer: Tokenizer) -> Json | None:
     if member.cls == "none":
         return None
     ids = {tokenizer.pieces[at]: at for at in (tokenizer.special.cls, tokenizer.special.sep)}
-    (cls, sep), of_b = ids, int(member.segments != 1)
+    (cls, sep), of_b = ids, int(member.types)
     pair = f"$A:0 {f'{sep}:0 ' * member.separators}$B:{of_b} {sep}:{of_b}"
     single, pair = (
         f"{text} {cls}:2" if member.cls == "last" else f"{cls}:0 {text}"

@@ -4,8 +4,8 @@ GPT-2.
     level      a piece                                special pieces
     wordpiece  `word`, or `##part` that continues     [PAD] [UNK] [CLS] [SEP] [MASK], with any ids
                a word
-    bytebpe    bytes, a space as `Ġ` before its word  <s> <pad> </s> <unk> <mask>, or
-                                                      <|endoftext|> alone
+    bytebpe    bytes, a space as `Ġ` before its word  <s> <pad> </s> <unk> <mask>, or those of
+                                                      WordPiece, or <|endoftext|> alone
 
 A `tokenizer.json` has the pieces and the steps that normalise and cut a text. Any program with that
 library can read the file in a corpus or a work directory. The file lacks padding, truncation and
@@ -128,7 +128,9 @@ class Subwords(Tokenizer):
         if isinstance(self.backend.model, models.WordPiece):
             self.level, names = "wordpiece", _BERT
         elif isinstance(self.backend.model, models.BPE) and set("".join(plain)) <= _BYTES.keys():
-            self.level, names = "bytebpe", _ROBERTA if "</s>" in ids and "<s>" in ids else _GPT2
+            self.level = "bytebpe"
+            known = ((_ROBERTA, {"<s>", "</s>"}), (_BERT, {"[CLS]", "[SEP]"}), (_GPT2, set()))
+            names = next(names for names, needed in known if needed <= ids.keys())
             self.space = " "
         else:
             raise ValueError("not WordPiece, nor BPE of bytes")

@@ -34,6 +34,7 @@ class Classification(Task):
     read = staticmethod(readers.labelled)
     usual = staticmethod(readers.usual)
     options = frozenset({"labels", "segments"})
+    summarised = True
     ranking = ("accuracy", "f1", "matthews")
     loss = staticmethod(cross_entropy)
 
@@ -44,7 +45,7 @@ class Classification(Task):
 
     def head(self, config: ModelConfig) -> Classifier:
         """See `Task`."""
-        return Classifier(config, len(self.labels), self.loss)
+        return Classifier(config, len(self.labels), self.loss, self.config.finetune.pooling)
 
     def output(self, prediction: Labels) -> Json:
         """Returns `label`, and `scores`: the probability of each class."""
@@ -99,6 +100,7 @@ class Regression(Task):
     read = staticmethod(readers.labelled)
     usual = staticmethod(readers.usual)
     options = frozenset({"segments"})
+    summarised = True
     ranking = ("pearson", "spearman")
 
     def target(self, example: Example) -> Labels:
@@ -107,7 +109,7 @@ class Regression(Task):
 
     def head(self, config: ModelConfig) -> Classifier:
         """See `Task`."""
-        return Classifier(config, 1, squared_error)
+        return Classifier(config, 1, squared_error, self.config.finetune.pooling)
 
     def output(self, prediction: Labels) -> Json:
         """Returns `score`, the number."""
@@ -127,6 +129,7 @@ class MultipleChoice(Task):
     options = frozenset({"max_question", "segments"})
     no_label = staticmethod(lambda _: unlabelled.rule(("0", "1")))  # -1 = no label
     texts = (4, 2 + len(LETTERS))
+    summarised = True
     ranking = ("accuracy",)
 
     @classmethod
@@ -158,7 +161,7 @@ class MultipleChoice(Task):
 
     def head(self, config: ModelConfig) -> Classifier:
         """Returns a head with one logit for each sequence."""
-        return Classifier(config, 1, cross_entropy)
+        return Classifier(config, 1, cross_entropy, self.config.finetune.pooling)
 
     def gold(self, example: Example) -> str:
         """See `Task`."""

@@ -21,7 +21,7 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.data import layouts
 from xlnet_jax.finetune import metrics, readers, unlabelled
 from xlnet_jax.finetune.classification import correlations
-from xlnet_jax.finetune.heads import cross_entropy, high
+from xlnet_jax.finetune.heads import cross_entropy, pooled
 from xlnet_jax.finetune.task import Example, Hidden, Labels, Outputs, Scores, Task
 from xlnet_jax.storage.files import Json
 
@@ -32,27 +32,15 @@ class EmbeddingHead(nn.Module):
     """Pools the vectors of a sequence; has no parameters."""
 
     pooling: str
-    """`mean` or `max` over all pieces with SEP and CLS, or the vector of the piece `cls` or
-    `last`.
-    """
+    """See `heads.pooled`."""
     temperature: float
     normalize: bool = False
     """Whether vectors have length 1."""
 
     def vectors(self, hidden: Hidden) -> jax.Array:
         """Returns the vectors, [B, C, D], at least float32."""
-        pooled_BCD = self._pooled(hidden)
+        pooled_BCD = pooled(hidden, self.pooling)
         return _unit(pooled_BCD, jnp) if self.normalize else pooled_BCD
-
-    def _pooled(self, hidden: Hidden) -> jax.Array:
-        """Returns the pooled vectors before normalisation, [B, C, D]."""
-        if self.pooling in ("cls", "last"):
-            return high(hidden.cls_BCD if self.pooling == "cls" else hidden.last_BCD)
-        h_BCTD = high(hidden.h_BCTD)
-        if self.pooling == "max":
-            return jnp.where(hidden.real_BCT[:, :, :, None], h_BCTD, -jnp.inf).max(axis=2)
-        real_BCT = hidden.real_BCT.astype(h_BCTD.dtype)
-        return jnp.einsum("bct,bctd->bcd", real_BCT, h_BCTD) / real_BCT.sum(axis=2)[:, :, None]
 
     def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
         """Returns loss_B of rows of two texts."""

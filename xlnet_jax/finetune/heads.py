@@ -2,8 +2,11 @@
 
     summary = Drop(tanh(W h_CLS + b))        logits = V summary + c
     GPT-2:                                   logits = V h_last
+    ModernBERT: summary = Drop(LN(act(W h)))     of the mean of a sequence, or of CLS; in the tasks
+                                                 of pieces, of every piece
 
-The summary of BERT and ALBERT is their pooler, which the sentence loss of pretraining has trained.
+The summary of BERT and ALBERT is their pooler, which the sentence loss of pretraining has trained;
+ModernBERT's is its head of pretraining.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.finetune.task import Hidden, Labels
+from xlnet_jax.model.heads import transformed
 from xlnet_jax.model.layers import HEAD_DEPTH, Dropout, accumulator, parameter, product
 
 
@@ -62,28 +66,48 @@ class Linear(nn.Module):
 
 
 class Summary(nn.Module):
-    """Drop(tanh(W h + b)) of the vector h of CLS, with the parameters of a `Linear`."""
+    """The head before its logits, by `parts.summary`: Drop(tanh(W h + b)) with the parameters of a
+    `Linear`, or Drop(LN(act(W h + b))) with those of the dense head of pretraining.
+    """
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, hidden: Hidden) -> jax.Array:
-        """Returns one vector for each sequence, [B, C, D]."""
-        linear = Linear(self.config, self.config.d_model)
-        nn.share_scope(self, linear)
-        s_BCD = jnp.tanh(linear(hidden.cls_BCD))
-        return Dropout(dropout_rate(self.config))(s_BCD, hidden.rows_B)
+    def __call__(self, h_BCD: jax.Array, rows_B: jax.Array) -> jax.Array:
+        """Returns one vector for each vector, [B, C, D]; `rows_B` as in `Hidden`."""
+        config, parts = self.config, self.config.member.parts
+        if parts.summary == "head":
+            s_BCD = transformed(config, parts, config.d_model, h_BCD)
+        else:
+            linear = Linear(config, config.d_model)
+            nn.share_scope(self, linear)
+            s_BCD = jnp.tanh(linear(h_BCD))
+        return Dropout(dropout_rate(config))(s_BCD, rows_B)
+
+
+def pooled(hidden: Hidden, pooling: str) -> jax.Array:
+    """Returns one vector for each sequence, [B, C, D], at least float32: `mean` or `max` over all
+    pieces with SEP and CLS, or the vector of the piece `cls` or `last`.
+    """
+    if pooling in ("cls", "last"):
+        return high(hidden.cls_BCD if pooling == "cls" else hidden.last_BCD)
+    h_BCTD = high(hidden.h_BCTD)
+    if pooling == "max":
+        return jnp.where(hidden.real_BCT[:, :, :, None], h_BCTD, -jnp.inf).max(axis=2)
+    real_BCT = hidden.real_BCT.astype(h_BCTD.dtype)
+    return jnp.einsum("bct,bctd->bcd", real_BCT, h_BCTD) / real_BCT.sum(axis=2)[:, :, None]
 
 
 class Classifier(nn.Module):
-    """Computes `outputs` logits for each sequence of a row from its `Summary`, or without CLS from
-    its last vector.
+    """Computes `outputs` logits for each sequence of a row from the `Summary` of its vector of CLS,
+    or of its `pooled` vector with `parts.summary=head`; without CLS, from its last vector.
     """
 
     config: ModelConfig
     outputs: int
     loss: Any
     """A function from logits_BCO, in at least float32, and `labels["label"]` to loss_B."""
+    pooling: str
 
     def setup(self) -> None:
         """Declares summary/{kernel,bias} and logits/{kernel,bias}; without CLS only
@@ -95,7 +119,10 @@ class Classifier(nn.Module):
 
     def __call__(self, hidden: Hidden) -> jax.Array:
         """Returns logits_BCO, at least float32."""
-        read_BCD = self.summary(hidden) if self.summary else hidden.cls_BCD
+        pools = self.config.member.parts.summary == "head"
+        read_BCD = pooled(hidden, self.pooling) if pools else hidden.cls_BCD
+        if self.summary:
+            read_BCD = self.summary(read_BCD, hidden.rows_B)
         return self.logits(high(read_BCD))
 
     def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:

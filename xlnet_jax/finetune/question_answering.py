@@ -35,7 +35,7 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.data import layouts, offsets
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import metrics, readers
-from xlnet_jax.finetune.heads import Linear, cross_entropy, high
+from xlnet_jax.finetune.heads import Linear, Summary, cross_entropy, high
 from xlnet_jax.finetune.task import Example, Hidden, Labels, Outputs, Row, Scores, Task
 from xlnet_jax.model.layers import HEAD_DEPTH, Dropout, layer_norm, parameter, product
 from xlnet_jax.storage.files import Json
@@ -170,22 +170,27 @@ class SpanHead(nn.Module):
     """Pieces of the longest answer."""
 
     def setup(self) -> None:
-        """Declares logits/{kernel,bias}, for the start and the end."""
+        """Declares logits/{kernel,bias}, for the start and the end, and the summary, if any."""
+        self.summary = Summary(self.config) if self.config.member.parts.summary == "head" else None
         self.logits = Linear(self.config, 2)
 
-    def _scores(self, hidden: Hidden) -> tuple[jax.Array, jax.Array]:
-        start_end_BT2 = self.logits(high(hidden.h_BCTD[:, 0]))
+    def scores(self, hidden: Hidden) -> tuple[jax.Array, jax.Array]:
+        """Returns the logits of starts and ends, each [B, T]."""
+        h_BTD = hidden.h_BCTD[:, 0]
+        if self.summary:
+            h_BTD = self.summary(h_BTD, hidden.rows_B)
+        start_end_BT2 = self.logits(high(h_BTD))
         return start_end_BT2[..., 0], start_end_BT2[..., 1]
 
     def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
         """Returns loss_B. Labels, each [B]: start and end (positions)."""
-        return _span_losses(*self._scores(hidden), labels)
+        return _span_losses(*self.scores(hidden), labels)
 
     def predictions(self, hidden: Hidden) -> Labels:
         """Returns predictions as `AnswerHead` does, with logits in place of log probabilities, for
         spans of at most `longest` pieces. `no_answer` is the sum of both logits of CLS.
         """
-        (start_BT, end_BT), allowed_BT = self._scores(hidden), _paragraph(hidden)
+        (start_BT, end_BT), allowed_BT = self.scores(hidden), _paragraph(hidden)
         K, T = min(self.beam, start_BT.shape[1]), start_BT.shape[1]
         start_score_BK, start_BK = jax.lax.top_k(jnp.where(allowed_BT, start_BT, FAR), K)
         length_BKT = jnp.arange(T)[None, None] - start_BK[:, :, None] + 1
@@ -289,7 +294,7 @@ class QuestionAnswering(Task):
     def head(self, config: ModelConfig) -> AnswerHead | SpanHead:
         """Returns the head of the member; see the module's docstring."""
         settings = self.config.finetune
-        if config.member.positions_at_input:
+        if config.member.bounded:
             return SpanHead(config, settings.beam, settings.max_answer)
         return AnswerHead(config, settings.beam)
 
@@ -318,7 +323,7 @@ class QuestionAnswering(Task):
         for each in answers:
             if not each["answer"]:
                 each["score"] = None  # JSON has no infinity
-            elif self.config.model.member.positions_at_input:
+            elif self.config.model.member.bounded:
                 each["no_answer"] -= each["score"]
         return answers
 

@@ -179,6 +179,10 @@ class Task(abc.ABC):
     """
     options: ClassVar[frozenset[str]] = frozenset()
     """Keys of `finetune` that the task reads besides `OF_ALL_TASKS`."""
+    summarised: ClassVar[bool] = False
+    """Whether the head reads one vector of a sequence, by `finetune.pooling` if
+    `parts.summary=head`.
+    """
     texts: ClassVar[tuple[float, float]] = (1, 2)
     """The fewest and the most texts of an example."""
     any_length: ClassVar[bool] = True
@@ -204,6 +208,8 @@ class Task(abc.ABC):
     def check_options(cls, config: Config) -> None:
         """Raises BadInput if the user has set a key of `finetune` that this task does not read."""
         usual, known = vars(FinetuneConfig()), OF_ALL_TASKS | cls.options
+        if cls.summarised and config.model.member.parts.summary == "head":
+            known |= {"pooling"}
         for name, value in vars(config.finetune).items():
             if value != usual[name] and name not in known:
                 read = ", ".join(f"finetune.{option}" for option in sorted(cls.options))

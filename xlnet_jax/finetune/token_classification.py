@@ -20,7 +20,7 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.data import layouts
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import metrics, readers
-from xlnet_jax.finetune.heads import Linear, cross_entropy, high
+from xlnet_jax.finetune.heads import Linear, Summary, cross_entropy, high
 from xlnet_jax.finetune.task import Example, Hidden, Labels, Outputs, Row, Scores, Task
 from xlnet_jax.storage.files import Json
 
@@ -34,7 +34,10 @@ class TokenHead(nn.Module):
     @nn.compact
     def logits(self, hidden: Hidden) -> jax.Array:
         """Returns the logits, [B, T, features], at least float32."""
-        return Linear(self.config, self.features, name="logits")(high(hidden.h_BCTD[:, 0]))
+        h_BTD = hidden.h_BCTD[:, 0]
+        if self.config.member.parts.summary == "head":
+            h_BTD = Summary(self.config, name="summary")(h_BTD, hidden.rows_B)
+        return Linear(self.config, self.features, name="logits")(high(h_BTD))
 
     def losses(self, hidden: Hidden, labels: Labels) -> jax.Array:
         """Returns loss_B: the mean -log p(label) over the words of each row. The array

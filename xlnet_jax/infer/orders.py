@@ -168,9 +168,7 @@ def checked_texts(
             )
         if len(ids_N) + special > segment_len and not config.memory_len:
             framed = ", special pieces included" * (special > 0)
-            limit = (
-                "model.max_positions" if config.member.positions_at_input else "data.segment_len"
-            )
+            limit = "model.max_positions" if config.member.bounded else "data.segment_len"
             raise BadInput(
                 f"{text} has {len(ids_N)} tokens, and a model with model.memory_len=0 reads only "
                 f"{limit}={segment_len}{framed}; shorten it"
@@ -250,7 +248,7 @@ def with_masks(model: TextModel, ids_N: np.ndarray, known_N: np.ndarray) -> Segm
     if model.frame is not None:
         before, behind = model.frame
         token_N, first = np.array([*before, *token_N, *behind], np.int32), len(before)
-    elif transformer.objective.framed[layout.member.positions_at_input]:
+    elif transformer.objective.framed[layout.member.bounded]:
         (token_N, kind_N), first = layouts.framed(layout, token_N), layout.first
     rank_N = np.zeros_like(token_N)
     return Segment(token_N, rank_N, first + position_U, ids_N[position_U], position_U, kind_N)

@@ -23,7 +23,7 @@ from xlnet_jax.distributed.mesh import RULES
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import gpu, tpu, xla
 from xlnet_jax.kernels.dropout import AttentionDropout
-from xlnet_jax.kernels.xla import Arguments
+from xlnet_jax.kernels.xla import Arguments, NearKeys
 
 MIB = 2**20
 UNITS = 16
@@ -35,7 +35,10 @@ shift or mask causes a difference of hundreds of units.
 KERNELS = {
     # v4 cannot roll each row by a different number of lanes.
     "TPU v4": functools.partial(
-        tpu.attend, blocks=tpu.TpuBlocks(queries=128, rows=2048, strided=False, vmem_bytes=16 * MIB)
+        tpu.attend,
+        blocks=tpu.TpuBlocks(
+            queries=128, rows=2048, near=(128, 256), strided=False, vmem_bytes=16 * MIB
+        ),
     ),
     "TPU v5 lite": tpu.attend,
     "TPU v5": functools.partial(tpu.attend, blocks=tpu.TpuBlocks(rows=3000, vmem_bytes=48 * MIB)),
@@ -99,7 +102,8 @@ def attend(a: Arguments) -> tuple[jax.Array, None]:
                 by_row,
             ),
             packed=by_row,
-            position=(tables, tables, by_row),
+            near=NearKeys(PartitionSpec(), by_row, by_row) if a.near else None,
+            position=(tables, tables, by_row) if a.position else None,
             biases=PartitionSpec(heads),
             segment_2HE=PartitionSpec(None, heads),
             dropout=PartitionSpec(),
@@ -137,11 +141,12 @@ def compare(config: ModelConfig, device: Any) -> float:
 
 
 def _case(config: ModelConfig, chosen: bool) -> Arguments:
-    """Returns random arguments: two directions, segments, padded lengths; queries in order or at
-    chosen positions.
+    """Returns random arguments: padded lengths; queries in order or at chosen positions; two
+    directions and segments, or the window of the model.
     """
     rng, dtype = np.random.default_rng(0), jnp.dtype(config.compute_dtype)
-    B, T, K, Q, H, E = 2, 250, 270, 37 if chosen else 250, 2, config.head_dim
+    B, T, M, Q, H, E = 2, 250, 20, 37 if chosen else 250, 2, config.head_dim
+    K = M + T
     integers = functools.partial(rng.integers, dtype=np.int32)
     rank_BK = integers(-1, T, (B, K))
     at_BQ = (
@@ -154,13 +159,21 @@ def _case(config: ModelConfig, chosen: bool) -> Arguments:
         return rng.standard_normal(shape, np.float32).astype(dtype)
 
     wide = functools.partial(normal, dtype=np.float32)
+    terms: dict[str, Any] = {}
+    if config.member.parts.positions == "relative":
+        tables = wide(1, K + T - 1, H, E), wide(1, K + T - 1, H, E)
+        terms = {
+            "position": (*tables, np.array([1, -1], np.int32)),
+            "biases": {f"{name}_bias": wide(H, E) for name in ("content", "position", "segment")},
+            "segment_2HE": wide(2, H, E),
+        }
+    elif config.window:
+        place_BK = np.arange(B * K, dtype=np.int32).reshape(B, K) % K - M
+        terms = {"near": NearKeys(np.int32(config.window // 2), at_BQ, place_BK)}
     return Arguments(
         q_BQHE=normal(B, Q, H, E),
         k_BKHE=normal(B, K, H, E),
         v_BKHE=normal(B, K, H, E),
-        position=(wide(1, K + T - 1, H, E), wide(1, K + T - 1, H, E), np.array([1, -1], np.int32)),
-        biases={f"{name}_bias": wide(H, E) for name in ("content", "position", "segment")},
-        segment_2HE=wide(2, H, E),
         limit_BQ=np.take_along_axis(rank_BK, at_BQ, 1),
         rank_BK=rank_BK,
         segment_BQ=integers(0, 2, (B, Q)),
@@ -171,4 +184,5 @@ def _case(config: ModelConfig, chosen: bool) -> Arguments:
         if config.attention_dropout
         else None,
         save=config.saves_probabilities,
+        **terms,
     )

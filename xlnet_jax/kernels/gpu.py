@@ -79,41 +79,47 @@ def attend(
         interpret=interpret,
         **packing.plan_fields(a, Tp, Kp),
     )
-    r_SNHE, table_B = packing.position_keys(a)
-    a_BQHE, b_BQHE, c_BQHE = (
-        (a.q_BQHE.astype(jnp.float32) + a.biases[f"{name}_bias"].astype(jnp.float32)[None, None])
-        * (E**-0.5 / LN2)
-        for name in ("content", "position", "segment")
-    )
-    other_HE = packing.other_segment(a).astype(jnp.float32)
-    other_BHQ = jnp.einsum("bqhe,he->bhq", c_BQHE, other_HE, precision=jax.lax.Precision.HIGHEST)
     queries, keys = packing.padded_queries(a, Qp), packing.padded_keys(a, Kp)
     seen = None, None
-    if plan.packed:
-        seen_BIJ = packing.seen_blocks(queries, keys, query_block, tile)
+    if plan.skips:
+        seen_BIJ = packing.seen_blocks(a, queries, keys, query_block, tile)
         seen = tuple(packing.first_and_last(x) for x in (seen_BIJ, seen_BIJ.swapaxes(1, 2)))
     queries[2] = Tp - 1 - queries[2]
+    r_SNHE, table_B = packing.position_keys(a)
     integers = (
         table_B,
         packing.dropout_words(a, H),
-        jnp.stack(queries, axis=1).astype(jnp.int32),
-        jnp.stack(keys, axis=1).astype(jnp.int32),
+        *(jnp.stack(x, axis=1).astype(jnp.int32) for x in (queries, keys)),
+        None if a.near is None else jnp.asarray(a.near.size, jnp.int32)[None],
         *seen,
     )
+
+    def query(name: str) -> jax.Array:
+        q_BQHE = a.q_BQHE.astype(jnp.float32)
+        if plan.relative:
+            q_BQHE += a.biases[f"{name}_bias"].astype(jnp.float32)[None, None]
+        return q_BQHE * (E**-0.5 / LN2)
 
     def pad(x: jax.Array, padding: tuple[int, int]) -> jax.Array:
         """Pads [B, n, H, E] with zeros before and after axis n, and after each head's elements."""
         return jnp.pad(x, ((0, 0), padding, (0, 0), (0, Ep - x.shape[3])))
 
+    b_BQHE, other_BHQ = None, None
+    if r_SNHE is not None:
+        other_HE, exact = packing.other_segment(a).astype(jnp.float32), jax.lax.Precision.HIGHEST
+        other_BHQ = jnp.einsum("bqhe,he->bhq", query("segment"), other_HE, precision=exact)
+        other_BHQ = jnp.pad(other_BHQ, ((0, 0), (0, 0), (0, Qp - Q)))
+        b_BQHE = pad(query("position").astype(dtype), (0, Qp - Q))
+        # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
+        r_SNHE = pad(r_SNHE.astype(jnp.float32), (Tp - T, Kp - K + 1))
     o_BQHE: Any = _fused(
         plan,
-        pad(a_BQHE.astype(dtype), (0, Qp - Q)),
-        pad(b_BQHE.astype(dtype), (0, Qp - Q)),
-        jnp.pad(other_BHQ, ((0, 0), (0, 0), (0, Qp - Q))),
+        pad(query("content").astype(dtype), (0, Qp - Q)),
+        b_BQHE,
+        other_BHQ,
         pad(a.k_BKHE, (0, Kp - K)),
         pad(a.v_BKHE, (0, Kp - K)),
-        # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
-        pad(r_SNHE.astype(jnp.float32), (Tp - T, Kp - K + 1)),
+        r_SNHE,
         integers,
     )
     return o_BQHE[:, :Q, :, :E], None
@@ -122,17 +128,20 @@ def attend(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _fused(plan: GpuPlan, *arguments: Any) -> jax.Array:
     """Computes the output [B, Q, H, E] from padded a, b, other, k, v, r and the integers. The
-    gradient of r is in float32.
+    gradient of r is in float32. Without the position and the segment term b, other and r are None.
     """
     return _fused_forward(plan, *arguments)[0]
 
 
 def _fused_forward(plan: GpuPlan, *arguments: Any) -> tuple[jax.Array, Any]:
     a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE, integers = arguments
-    B, H, Q = other_BHQ.shape
-    inputs = *integers, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE.astype(a_BQHE.dtype)
+    B, Q, H, _ = a_BQHE.shape
+    if r_SNHE is not None:
+        r_SNHE = r_SNHE.astype(a_BQHE.dtype)
+    inputs = *integers, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE
     o_BQHE = jax.ShapeDtypeStruct(a_BQHE.shape, v_BKHE.dtype)
-    o_BQHE, log_BHQ = _call(forward, plan, (Q // plan.queries, H, B), [o_BQHE, other_BHQ], inputs)
+    log_BHQ = jax.ShapeDtypeStruct((B, H, Q), jnp.float32)
+    o_BQHE, log_BHQ = _call(forward, plan, (Q // plan.queries, H, B), [o_BQHE, log_BHQ], inputs)
     # remat=dots keeps these results, as it keeps products: the backward pass does not run the
     # kernel again.
     o_BQHE, log_BHQ = checkpoint_name((o_BQHE, log_BHQ), "fused_attention")
@@ -142,21 +151,24 @@ def _fused_forward(plan: GpuPlan, *arguments: Any) -> tuple[jax.Array, Any]:
 def _fused_backward(plan: GpuPlan, saved: Any, do_BQHE: jax.Array) -> tuple[Any, ...]:
     inputs, o_BQHE, log_BHQ = saved
     table_B, *_, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE = inputs
-    B, H, Q = other_BHQ.shape
+    B, Q, H, _ = a_BQHE.shape
     delta_BHQ = jnp.einsum("bqhe,bqhe->bhq", do_BQHE, o_BQHE, preferred_element_type=jnp.float32)
     inputs = *inputs, do_BQHE, log_BHQ, delta_BHQ
-    blocks = Q // plan.queries
-    groups = next(
-        (n for n in range(1, blocks) if blocks % n == 0 and n * B * H >= plan.programs), blocks
-    )
-    dr_GNHE = jax.ShapeDtypeStruct((B * groups, *r_SNHE.shape[1:]), jnp.float32)
+    groups, dr_GNHE, dr_SNHE = (blocks := Q // plan.queries), None, None
+    if plan.relative:
+        groups = next(
+            (n for n in range(1, blocks) if blocks % n == 0 and n * B * H >= plan.programs), blocks
+        )
+        dr_GNHE = jax.ShapeDtypeStruct((B * groups, *r_SNHE.shape[1:]), jnp.float32)
     da_BQHE, db_BQHE, dother_BHQ, dr_GNHE = _call(
         backward_queries, plan, (groups, H, B), [a_BQHE, b_BQHE, other_BHQ, dr_GNHE], inputs
     )
-    dr_SNHE = dr_GNHE.reshape(B, groups, *r_SNHE.shape[1:]).sum(axis=1) * plan.unit
-    if not plan.own_tables:
-        of_table_SB = jnp.arange(len(r_SNHE))[:, None] == table_B[None]
-        dr_SNHE = jnp.sum(jnp.where(of_table_SB[:, :, None, None, None], dr_SNHE[None], 0), axis=1)
+    if plan.relative:
+        dr_SNHE = dr_GNHE.reshape(B, groups, *r_SNHE.shape[1:]).sum(axis=1) * plan.unit
+        if not plan.own_tables:
+            of_table_SB = jnp.arange(len(r_SNHE))[:, None] == table_B[None]
+            part_SBNHE = jnp.where(of_table_SB[:, :, None, None, None], dr_SNHE[None], 0)
+            dr_SNHE = jnp.sum(part_SBNHE, axis=1)
     dk_BKHE, dv_BKHE = _call(backward_keys, plan, (plan.key_blocks, H, B), [k_BKHE, v_BKHE], inputs)
     return da_BQHE, db_BQHE, dother_BHQ, dk_BKHE, dv_BKHE, dr_SNHE, None
 

@@ -68,11 +68,13 @@ class GpuPlan(packing.Plan, Triton):
         """Returns the bounds of a loop over the blocks that block n sees, out of `blocks`; `seen`:
         `GpuInputs.seen_keys` or `seen_queries`.
         """
-        return (seen[0][b, n], seen[1][b, n] + 1) if self.packed else (0, blocks)
+        return (seen[0][b, n], seen[1][b, n] + 1) if self.skips else (0, blocks)
 
 
 class GpuInputs(NamedTuple):
-    """References to whole arrays, which all kernels read."""
+    """References to whole arrays, which all kernels read. Without the position and the segment
+    term `table_B`, `b_BQHE`, `other_BHQ` and `r_SNHE` are None.
+    """
 
     table_B: Any
     """Index of each row's table of position keys."""
@@ -80,14 +82,21 @@ class GpuInputs(NamedTuple):
     """uint32: dropout's hash word after row and head; with documents the number of the head."""
     queries_BNQ: Any
     """Limit, segment, start; with documents also dropout's hash word after the document, the floor,
-    and the position in the document.
+    and the position in the document. With a window the position in `xla.NearKeys` is in place of
+    the segment.
     """
     keys_BNK: Any
-    """Rank, segment; with documents also the position in the document."""
+    """Rank, segment; with documents also the position in the document. With a window as above."""
+    size_1: Any
+    """`xla.NearKeys.size`; None without a window."""
     seen_keys: Any
-    """With documents the first and the last block of keys that each block of queries sees."""
+    """With documents or a window the first and the last block of keys that each block of queries
+    sees.
+    """
     seen_queries: Any
-    """With documents the first and the last block of queries that see each block of keys."""
+    """With documents or a window the first and the last block of queries that see each block of
+    keys.
+    """
     a_BQHE: Any
     """a times scale / ln 2; b and `other` have the same factor."""
     b_BQHE: Any
@@ -109,8 +118,8 @@ class Tile(NamedTuple):
     """Dropout's index of the keys: their numbers, or their positions in their documents."""
     segment_1S: jax.Array
     k_SE: jax.Array
-    r_SE: jax.Array
-    """The first block of position keys."""
+    r_SE: Any
+    """The first block of position keys; None without the position term."""
 
 
 class Queries:
@@ -125,26 +134,35 @@ class Queries:
     ) -> None:
         self.plan, self.inputs, self.b, self.h, self.i = plan, inputs, b, h, i
         here = self.here = pl.ds(i * plan.queries, plan.queries)
-        self.a_QE, self.b_QE = inputs.a_BQHE[b, here, h, :], inputs.b_BQHE[b, here, h, :]
-        self.other_Q1 = inputs.other_BHQ[b, h, here][:, None]
+        self.a_QE = inputs.a_BQHE[b, here, h, :]
+        if plan.relative:
+            self.b_QE = inputs.b_BQHE[b, here, h, :]
+            self.other_Q1 = inputs.other_BHQ[b, h, here][:, None]
         self.limit_Q1, self.segment_Q1, start_Q1, *of_documents = (
             inputs.queries_BNQ[b, n, here][:, None] for n in range(6 if plan.packed else 3)
         )
         if plan.packed:
             word_Q1, self.floor_Q1, place_Q1 = of_documents
             self.word_Q1 = advance(word_Q1.astype(jnp.uint32), inputs.word_BH[b, h], place_Q1)
+        if plan.near:
+            at_Q1, size = self.segment_Q1, inputs.size_1[0]
+            self.nearest_Q1, self.farthest_Q1 = at_Q1 - size, at_Q1 + size
         if stays and not plan.chosen:  # The same values without a register per query.
             start_Q1 = plan.positions - 1 - i * plan.queries - jnp.arange(plan.queries)[:, None]
         self.at_Q1 = plan.positions - 1 - start_Q1
-        shift = plan.tile.bit_length() - 1
+        if plan.relative:
+            self.set_windows(start_Q1)
+
+    def set_windows(self, start_Q1: jax.Array) -> None:
+        """Sets the windows of the position term."""
+        plan, shift = self.plan, self.plan.tile.bit_length() - 1
         self.window_Q1, self.e_Q1 = start_Q1 >> shift, start_Q1 & plan.tile - 1
         if plan.chosen:
             self.first, self.last = jnp.min(self.window_Q1), jnp.max(self.window_Q1)
         else:
-            self.first = self.last = plan.windows - 1 - i * plan.queries // plan.tile
-        self.column_1S = jnp.arange(plan.tile)[None]
+            self.first = self.last = plan.windows - 1 - self.i * plan.queries // plan.tile
         window = self.window_Q1 if plan.chosen else self.first
-        self.offset_QS = jnp.where(self.column_1S >= self.e_Q1, window, window + 1)
+        self.offset_QS = jnp.where(jnp.arange(plan.tile)[None] >= self.e_Q1, window, window + 1)
 
     def rows(self, n: Any) -> jax.Array:
         """Reads one block of rows of the position keys, [S, E]."""
@@ -158,17 +176,25 @@ class Queries:
         """Computes the tile of one block of keys; `log_Q1` is subtracted from its scores."""
         plan, keys = self.plan, pl.ds(j * self.plan.tile, self.plan.tile)
         rank_1S, segment_1S = (self.inputs.keys_BNK[self.b, n, keys][None] for n in range(2))
-        number_1S = j * plan.tile + self.column_1S
-        k_SE, r_SE = self.inputs.k_BKHE[self.b, keys, self.h, :], self.rows(self.first + j)
-        sum_QS = self.position_scores(j, r_SE) + plan.dot(self.a_QE, k_SE, NT)
+        number_1S = j * plan.tile + jnp.arange(plan.tile)[None]
+        k_SE = self.inputs.k_BKHE[self.b, keys, self.h, :]
+        r_SE = self.rows(self.first + j) if plan.relative else None
+        position_QS = None if r_SE is None else self.position_scores(j, r_SE)
+        score_QS = plan.dot(self.a_QE, k_SE, NT)
+        if position_QS is not None:
+            score_QS = position_QS + score_QS
         visible_QS = rank_1S < self.limit_Q1
         if plan.farthest is not None:
             visible_QS &= self.at_Q1 - number_1S <= plan.farthest
         if plan.packed:
             visible_QS &= rank_1S >= self.floor_Q1
             number_1S = self.inputs.keys_BNK[self.b, 2, keys][None]
-        score_QS = sum_QS + jnp.where(
-            segment_1S == self.segment_Q1, -log_Q1, self.other_Q1 - log_Q1
+        if plan.near:  # Positions are in place of the segments.
+            visible_QS &= (segment_1S >= self.nearest_Q1) & (segment_1S <= self.farthest_Q1)
+        score_QS += (
+            jnp.where(segment_1S == self.segment_Q1, -log_Q1, self.other_Q1 - log_Q1)
+            if plan.relative
+            else -log_Q1
         )
         return Tile(jnp.where(visible_QS, score_QS, -FAR), number_1S, segment_1S, k_SE, r_SE)
 
@@ -284,13 +310,14 @@ class PositionSums(NamedTuple):
 
 def backward_queries(plan: GpuPlan, *refs: Any) -> None:
     """Writes the gradients of a, b and `other` of some blocks of queries, and the gradient of the
-    position keys, summed over these queries.
+    position keys, summed over these queries; without the position term only the gradient of a.
     """
     *inputs, do_BQHE, log_BHQ, delta_BHQ, da_BQHE, db_BQHE, dother_BHQ, dr_GNHE = refs
     g, h, b = (pl.program_id(n) for n in range(3))
     sums = PositionSums(plan, dr_GNHE, pl.num_programs(0) * b + g, h)
-    jax.lax.fori_loop(0, plan.windows + plan.key_blocks, sums.clear, None)
-    plan.barrier()
+    if plan.relative:
+        jax.lax.fori_loop(0, plan.windows + plan.key_blocks, sums.clear, None)
+        plan.barrier()
 
     def block(i: Any, _: None) -> None:
         queries = Queries(plan, GpuInputs(*inputs), b, h, i)
@@ -305,7 +332,7 @@ def write_query_gradients(
     gradients: Gradients, sums: PositionSums, da_BQHE: Any, db_BQHE: Any, dother_BHQ: Any
 ) -> None:
     """Writes the gradients of a, b and `other` of one block of queries, and adds the gradient of
-    the position keys to `sums`.
+    the position keys to `sums`; without the position term writes only the gradient of a.
 
     For queries in order, one addition gives a block of position keys its sum over these queries:
     from one tile and from the rotated gradients of the previous tile.
@@ -321,8 +348,12 @@ def write_query_gradients(
         da_QE, db_QE, dother_Q, before_QS = carry
         tile, _, ds_QS = gradients.tile(j)
         k_SE = tile.k_SE
-        dother_Q += jnp.sum(jnp.where(tile.segment_1S == queries.segment_Q1, 0.0, ds_QS), axis=1)
+        if plan.relative:
+            other_QS = jnp.where(tile.segment_1S == queries.segment_Q1, 0.0, ds_QS)
+            dother_Q += jnp.sum(other_QS, axis=1)
         da_QE += plan.dot(ds_QS.astype(k_SE.dtype), k_SE, NN)
+        if not plan.relative:
+            return da_QE, None, None, None
         ds_QS = plan.turn(ds_QS, -queries.e_Q1).astype(k_SE.dtype)
 
         def offset(n: Any, db_QE: jax.Array) -> jax.Array:
@@ -338,21 +369,24 @@ def write_query_gradients(
 
     zeros_QE = jnp.zeros(queries.a_QE.shape, jnp.float32)
     before_QS = (
-        None
-        if plan.chosen
-        else jnp.zeros(queries.offset_QS.shape, zeros_QE.dtype).astype(queries.a_QE.dtype)
+        jnp.zeros(queries.offset_QS.shape, zeros_QE.dtype).astype(queries.a_QE.dtype)
+        if plan.relative and not plan.chosen
+        else None
     )
-    start = zeros_QE, zeros_QE, jnp.zeros(plan.queries, jnp.float32), before_QS
+    relative = (zeros_QE, jnp.zeros(plan.queries, jnp.float32)) if plan.relative else (None, None)
     begin, end = queries.visits
-    da_QE, db_QE, dother_Q, before_QS = jax.lax.fori_loop(begin, end, visit, start)
-    if not plan.chosen:
+    da_QE, db_QE, dother_Q, before_QS = jax.lax.fori_loop(
+        begin, end, visit, (zeros_QE, *relative, before_QS)
+    )
+    if before_QS is not None:
         n = queries.first + end
         part_QS = jnp.where(queries.offset_QS == queries.first, 0, before_QS)
         db_QE = row_block(n, queries.rows(n), part_QS, db_QE)
     at = queries.b, queries.here, queries.h, slice(None)
     da_BQHE[at] = (da_QE * plan.unit).astype(da_BQHE.dtype)
-    db_BQHE[at] = (db_QE * plan.unit).astype(db_BQHE.dtype)
-    dother_BHQ[queries.b, queries.h, queries.here] = dother_Q * plan.unit
+    if plan.relative:
+        db_BQHE[at] = (db_QE * plan.unit).astype(db_BQHE.dtype)
+        dother_BHQ[queries.b, queries.h, queries.here] = dother_Q * plan.unit
 
 
 def backward_keys(plan: GpuPlan, *refs: Any) -> None:

@@ -64,7 +64,7 @@ class Triton:
         stages: int,
     ) -> Any:
         """Runs body(self, *inputs, *results) for each program of the grid, and returns the results;
-        `results` give their shapes and dtypes.
+        `results` give their shapes and dtypes. An input or a result may be None.
         """
         if not self.interpret:
             _lower_take()
@@ -73,7 +73,7 @@ class Triton:
             grid=grid,
             name=name,
             interpret=self.interpret,
-            out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results],
+            out_shape=jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), results),
             compiler_params=triton.CompilerParams(num_warps=4, num_stages=stages),
         )(*inputs)
 

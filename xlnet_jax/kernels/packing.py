@@ -5,12 +5,14 @@ Forward, for a query i at the position t_i and a key j (letters and distances as
 
     a_i = q_i + u    b_i = q_i + v    c_i = q_i + w
     row n_ij = T - 1 - t_i + j    r = even + direction odd
-    s_ij = E^(-1/2) [ a_i . k_j + b_i . r[n_ij] + c_i . S[g_ij] ]
+    s_ij = E^(-1/2) [ a_i . k_j + b_i . r[n_ij] + c_i . S[g_ij] ]    (*)
     p_ij = exp(s_ij) / sum of exp(s_ij') over the visible j'
     o_i  = sum_j p_ij z_ij v_j
 
 where g_ij is 0 if query and key are in the same segment, else 1; p_ij is 0 for hidden keys and for
 queries that see no key; and z_ij is the dropout factor, 0 or 1 / (share kept).
+
+(*) Without `Plan.relative` s_ij = E^(-1/2) q_i . k_j, and everything of u, b, c, r and S is absent.
 
 Backward, from the gradient do of o. The gradient of an input without a batch axis is a sum over the
 batch:
@@ -58,24 +60,34 @@ class Plan:
     """Whether queries are at chosen positions, not in order."""
     own_tables: bool
     """Whether every row of the batch has its own position keys; else each direction has a table."""
+    relative: bool
+    """Whether scores have the position and the segment term."""
     packed: bool
-    """Whether rows hold several documents; then a block of queries visits only blocks of keys that
-    it sees.
-    """
+    """Whether rows hold several documents."""
+    near: bool
+    """Whether a window bounds the distance of visible keys; not with `relative`."""
     rate: float
     """Dropout rate."""
     farthest: int | None
     """Largest (query position - key number) at which a key is visible; None: no bound."""
 
+    @property
+    def skips(self) -> bool:
+        """Whether a block of queries visits only blocks of keys that it sees (`seen_blocks`)."""
+        return self.packed or self.near
+
 
 def plan_fields(a: Arguments, positions: int, keys: int) -> dict[str, Any]:
     """Returns the fields of `Plan`; `positions` and `keys` are padded sizes."""
+    assert a.position is None or a.near is None, "relative positions have no window"
     return {
         "positions": positions,
         "keys": keys,
         "chosen": a.query_position_BQ is not None,
         "own_tables": a.own_tables,
+        "relative": a.position is not None,
         "packed": a.packed is not None,
+        "near": a.near is not None,
         "rate": 0.0 if a.dropout is None else a.dropout.rate,
         "farthest": None if a.max_distance is None else a.max_distance - a.memory_len,
     }
@@ -86,10 +98,12 @@ def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def position_keys(a: Arguments) -> tuple[jax.Array, jax.Array]:
+def position_keys(a: Arguments) -> tuple[jax.Array | None, jax.Array | None]:
     """Returns tables of position keys r [S, N, H, E], one for each direction or for each row, and
-    the index of each row's table, [B].
+    the index of each row's table, [B]; None and None without position keys.
     """
+    if a.position is None:
+        return None, None
     odd_SNHE, even_SNHE, direction_B = a.position
     if len(odd_SNHE) == 1:
         return jnp.concatenate([even_SNHE + odd_SNHE, even_SNHE - odd_SNHE]), (
@@ -100,7 +114,9 @@ def position_keys(a: Arguments) -> tuple[jax.Array, jax.Array]:
 
 
 def other_segment(a: Arguments) -> jax.Array:
-    """Returns S[1] - S[0], [H, E]: a term that all keys of a query share cancels in the softmax."""
+    """Returns S[1] - S[0], [H, E]: a term that all keys of a query share cancels in the softmax.
+    Needs position keys.
+    """
     return a.segment_2HE[1] - a.segment_2HE[0]
 
 
@@ -132,12 +148,14 @@ def dot(
 def padded_queries(a: Arguments, size: int) -> list[jax.Array]:
     """Returns limit, segment and position of `size` queries, [B, size]; with documents also
     dropout's hash word after the document, as int32, the floor, and the position in the document.
+    With a window, which no segments have, the position in `NearKeys` takes the segment's place.
 
     A padding query has the position of the last query, and sees no key.
     """
     after = ((0, 0), (0, size - a.limit_BQ.shape[1]))
     limit_BQ = jnp.pad(a.limit_BQ, after, constant_values=_INT.min)
-    rows = [limit_BQ, jnp.pad(a.segment_BQ, after), jnp.pad(a.position_BQ, after, mode="edge")]
+    second_BQ = a.segment_BQ if a.near is None else a.near.position_BQ
+    rows = [limit_BQ, jnp.pad(second_BQ, after), jnp.pad(a.position_BQ, after, mode="edge")]
     if a.packed is not None:
         word_BQ = a.packed.document_BQ
         if a.dropout is not None:
@@ -153,34 +171,54 @@ def padded_queries(a: Arguments, size: int) -> list[jax.Array]:
 
 def padded_keys(a: Arguments, size: int) -> list[jax.Array]:
     """Returns rank and segment of `size` keys, [B, size]; with documents also the position in the
-    document. No query sees padding or a key of rank NEVER.
+    document; with a window as in `padded_queries`. No query sees padding or a key of rank NEVER.
     """
     after = ((0, 0), (0, size - a.rank_BK.shape[1]))
     rank_BK = jnp.where(a.rank_BK == NEVER, _INT.max, a.rank_BK)
-    rows = [jnp.pad(rank_BK, after, constant_values=_INT.max), jnp.pad(a.segment_BK, after)]
+    second_BK = a.segment_BK if a.near is None else a.near.position_BK
+    rows = [jnp.pad(rank_BK, after, constant_values=_INT.max), jnp.pad(second_BK, after)]
     return rows if a.packed is None else [*rows, jnp.pad(a.packed.position_BK, after)]
 
 
 def seen_blocks(
-    queries: list[jax.Array], keys: list[jax.Array], query_block: int, key_block: int
+    a: Arguments,
+    queries: list[jax.Array],
+    keys: list[jax.Array],
+    query_block: int,
+    key_block: int,
 ) -> jax.Array:
     """Returns which blocks of keys a block of queries may see, bool [B, blocks of queries, blocks
-    of keys], from `padded_queries` and `padded_keys` with documents.
+    of keys], from `padded_queries` and `padded_keys` with documents or a window.
 
-    A block of keys counts with its smallest and largest rank, a block of queries with its smallest
-    floor and largest limit. Keys and queries of padding and unused targets do not count.
+    A block of keys counts with its smallest and largest rank and position, a block of queries with
+    its smallest floor, largest limit, and smallest and largest position. Keys and queries of
+    padding and unused targets do not count.
     """
 
-    def blocks(x_BN: jax.Array, size: int) -> jax.Array:
-        return x_BN.reshape(len(x_BN), -1, size)
+    def ends(x_BN: jax.Array, counts_BN: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+        """Returns the smallest and the largest element of each block that counts, [B, blocks]."""
+        x_BNS, counts_BNS = (x.reshape(len(x), -1, size) for x in (x_BN, counts_BN))
+        return (
+            jnp.where(counts_BNS, x_BNS, _INT.max).min(2),
+            jnp.where(counts_BNS, x_BNS, _INT.min).max(2),
+        )
 
-    (limit_BQ, *_, floor_BQ, _), rank_BK = queries, keys[0]
-    limit_BQ = jnp.where(floor_BQ == NEVER, _INT.min, limit_BQ)
-    largest_BI1 = blocks(limit_BQ, query_block).max(2)[:, :, None]
-    smallest_BI1 = blocks(floor_BQ, query_block).min(2)[:, :, None]
-    ranks_BJK = blocks(rank_BK, key_block)
-    highest_B1J = jnp.where(ranks_BJK == _INT.max, _INT.min, ranks_BJK).max(2)[:, None]
-    return (ranks_BJK.min(2)[:, None] < largest_BI1) & (smallest_BI1 <= highest_B1J)
+    of_queries, of_keys = queries[0] != _INT.min, keys[0] != _INT.max
+    if a.packed is not None:
+        of_queries &= queries[4] != NEVER
+    largest_BI1 = ends(queries[0], of_queries, query_block)[1][:, :, None]
+    smallest_B1J, highest_B1J = (x[:, None] for x in ends(keys[0], of_keys, key_block))
+    seen_BIJ = smallest_B1J < largest_BI1
+    if a.packed is not None:
+        seen_BIJ &= ends(queries[4], of_queries, query_block)[0][:, :, None] <= highest_B1J
+    if a.near is not None:
+        at_BQ, at_BK = queries[1], keys[1]
+        if a.packed is not None:  # Slots: a block can hold ends of two documents.
+            at_BQ, at_BK = queries[2], jnp.broadcast_to(jnp.arange(keys[1].shape[1]), keys[1].shape)
+        first_BI1, last_BI1 = (x[:, :, None] for x in ends(at_BQ, of_queries, query_block))
+        first_B1J, last_B1J = (x[:, None] for x in ends(at_BK, of_keys, key_block))
+        seen_BIJ &= (first_B1J - last_BI1 <= a.near.size) & (first_BI1 - last_B1J <= a.near.size)
+    return seen_BIJ
 
 
 def first_and_last(seen_BIJ: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,4 +1,4 @@
-"""Fused relative attention on TPU, v4 and later: no [queries, keys] array leaves the chip's vector
+"""Fused attention on TPU, v4 and later: no [queries, keys] array leaves the chip's vector
 memory.
 
 Exception: with `Arguments.save` and all keys in one block, the forward pass saves the weights of
@@ -49,6 +49,10 @@ class TpuBlocks:
     """Queries in order and keys, if rows hold several documents: smaller blocks see fewer keys of
     other documents.
     """
+    near: tuple[int, int] = (256, 512)
+    """The same, if layers may have a window: without it these are much faster than smaller blocks,
+    and with it as fast.
+    """
     window: int = 512
     """Positions that one product of queries at chosen positions covers, a power of 2."""
     strips: tuple[int, int] = (256, 128)
@@ -57,8 +61,9 @@ class TpuBlocks:
     512 on any chip, need more bundles.
     """
     rows: int = 12_000
-    """Limit for rows of the position keys times groups of 128 lanes in a program. A higher limit
-    makes programs larger, so the start and the end of a program cost less.
+    """Limit for rows of the position keys, or without these of the keys, times groups of 128 lanes
+    in a program. A higher limit makes programs larger, so the start and the end of a program cost
+    less.
     """
     strided: bool = True
     """Whether shifts are strided rolls, which v4 does not have."""
@@ -73,13 +78,11 @@ def attend(
 
     With `interpret` the kernel runs as plain JAX on any device: slow, for tests.
     """
-    (B, Q, H, E), K, M = a.q_BQHE.shape, a.k_BKHE.shape[1], a.memory_len
+    (B, Q, H, E), K = a.q_BQHE.shape, a.k_BKHE.shape[1]
     r_SNHE, table_B = packing.position_keys(a)
     plans = plan, _ = plan_passes(a, blocks, interpret)
     Ep, Tp, Kp, Np = plan.head_dim, plan.positions, plan.keys, plan.table_rows
-    T, Qp = K - M, round_up(Q, plan.query_block)
-    biases = (a.biases[f"{name}_bias"] for name in ("content", "position", "segment"))
-    small_8HE = jnp.stack([x.astype(jnp.float32) for x in (*biases, packing.other_segment(a))])
+    T, Qp = K - a.memory_len, round_up(Q, plan.query_block)
     heads = round_up(H * Ep, LANES) // Ep
 
     def lanes(x: jax.Array, padding: tuple[int, int]) -> jax.Array:
@@ -90,29 +93,38 @@ def attend(
         return jnp.pad(x, pads).reshape(len(x), sum(padding) + x.shape[1], heads * Ep)
 
     queries, keys = packing.padded_queries(a, Qp), packing.padded_keys(a, Kp)
-    # The windows of each block of queries.
-    window_AQ = (
-        ((Tp - 1 - queries[2]) // plan.window).reshape(-1, plan.query_block).astype(jnp.int32)
-    )
+    first, last, r_SDN, small_8D = None, None, None, None
+    if r_SNHE is not None:
+        # The windows of each block of queries.
+        window_AQ = (
+            ((Tp - 1 - queries[2]) // plan.window).reshape(-1, plan.query_block).astype(jnp.int32)
+        )
+        first, last = window_AQ.min(axis=1), window_AQ.max(axis=1)
+        # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
+        after = Np - (Tp - T) - r_SNHE.shape[1]
+        r_SDN = lanes(r_SNHE.astype(jnp.float32), (Tp - T, after)).swapaxes(1, 2)
+        biases = (a.biases[f"{name}_bias"] for name in ("content", "position", "segment"))
+        small_8HE = jnp.stack([x.astype(jnp.float32) for x in (*biases, packing.other_segment(a))])
+        small_8D = lanes(small_8HE[None], (0, SUBLANES - len(small_8HE)))[0]
     word_BH = jax.lax.bitcast_convert_type(packing.dropout_words(a, heads), jnp.int32)
     seen = None
-    if plan.packed:
+    if plan.skips:
         seen = packing.first_and_last(
-            packing.seen_blocks(queries, keys, plan.query_block, plan.key_block)
+            packing.seen_blocks(a, queries, keys, plan.query_block, plan.key_block)
         )
     o_BQD: Any = _fused(
         plans,
         table_B,
         word_BH.reshape(-1),
-        window_AQ.min(axis=1),
-        window_AQ.max(axis=1),
+        first,
+        last,
+        None if a.near is None else a.near.size.reshape(1),
         seen,
         lanes(a.q_BQHE, (0, Qp - Q)),
         lanes(a.k_BKHE, (0, Kp - K)),
         lanes(a.v_BKHE, (0, Kp - K)),
-        # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
-        lanes(r_SNHE.astype(jnp.float32), (Tp - T, Np - (Tp - T) - r_SNHE.shape[1])).swapaxes(1, 2),
-        lanes(small_8HE[None], (0, SUBLANES - len(small_8HE)))[0],
+        r_SDN,
+        small_8D,
         _packed(*queries),
         _packed(*keys),
     )
@@ -122,8 +134,16 @@ def attend(
 def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPlan, ...]:
     """Returns the plans of the forward and of the backward pass."""
     (_, Q, H, E), K, chosen = a.q_BQHE.shape, a.k_BKHE.shape[1], a.query_position_BQ is not None
-    T, Ep = K - a.memory_len, next(width for width in HEAD_DIMS if width >= E)
-    queries, keys = (blocks.queries, blocks.keys) if a.packed is None else blocks.packed
+    # Without position keys only the queries count.
+    T = Q if a.position is None else K - a.memory_len
+    Ep = next(width for width in HEAD_DIMS if width >= E)
+    queries, keys = (
+        blocks.near
+        if a.near is not None
+        else blocks.packed
+        if a.packed is not None
+        else (blocks.queries, blocks.keys)
+    )
     in_order = min(queries, round_up(T, LANES))
     query_block = min(blocks.chosen, round_up(Q, 16)) if chosen else in_order
     # As few blocks of keys as possible, all of one size.
@@ -131,7 +151,7 @@ def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPl
     Tp, Kp = round_up(T, in_order), round_up(K, key_block)
     window = min(blocks.window, 1 << (round_up(Tp, LANES) - 1).bit_length())
     # The same for both streams, so that the compiler makes the table once.
-    Np = round_up(Tp, window) + Kp
+    Np = Kp if a.position is None else round_up(Tp, window) + Kp
     saved = a.save and Kp == key_block
     # `blocks.rows` leaves room for saved probabilities of heads of 64 in bfloat16; smaller heads or
     # float32 need more.
@@ -163,16 +183,17 @@ def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPl
 def _fused(plans: tuple[TpuPlan, ...], *arguments: jax.Array) -> jax.Array:
     """Computes the output [B, Q, D] from padded arguments, in the order of `TpuInputs`.
 
-    Their shapes: table [B], word [B H], first and last [B blocks], seen 2 times [B, blocks]; q, k
-    and v [B, Q or K, D]; r [S, D, N] and small [8, D], in float32 like their gradients; queries and
-    keys [B, 8, Q or K], with zeros in unused rows.
+    Their shapes: table [B], word [B H], first and last [B blocks], size [1], seen 2 times
+    [B, blocks]; q, k and v [B, Q or K, D]; r [S, D, N] and small [8, D], in float32 like their
+    gradients; queries and keys [B, 8, Q or K], with zeros in unused rows.
     """
     return _fused_forward(plans, *arguments)[0]
 
 
 def _fused_forward(plans: tuple[TpuPlan, ...], *arguments: Any) -> tuple[jax.Array, Any]:
     plan, inputs = plans[0], TpuInputs(*arguments)
-    inputs = inputs._replace(r=inputs.r.astype(inputs.q.dtype))
+    if plan.relative:
+        inputs = inputs._replace(r=inputs.r.astype(inputs.q.dtype))
     (B, Q, D), lanes, dtype = inputs.q.shape, plan.groups * LANES, inputs.v.dtype
     _, in_specs, log, weights = _specs(plan, lanes_first=False)
     by_head = pltpu.VMEM((plan.heads, plan.query_block, LANES), jnp.float32)
@@ -207,15 +228,16 @@ def _fused_forward(plans: tuple[TpuPlan, ...], *arguments: Any) -> tuple[jax.Arr
 
 def _fused_backward(plans: tuple[TpuPlan, ...], saved: Any, do_BQD: jax.Array) -> tuple[Any, ...]:
     (_, plan), (inputs, o_BQD, log_BG8Q, weight_BHQK) = plans, saved
-    (B, Q, D), S, lanes, dtype = inputs.q.shape, len(inputs.r), plan.groups * LANES, inputs.k.dtype
+    (B, Q, D), lanes, dtype = inputs.q.shape, plan.groups * LANES, inputs.k.dtype
     queries, keys = plan.query_block, plan.key_block
     spec, in_specs, log, weights = _specs(plan, lanes_first=True)
-    by_query, small = in_specs[0], in_specs[4]
+    by_query, dr, small = in_specs[0], None, in_specs[4]
     all_keys = spec((1, plan.keys, lanes), lambda b, g, i, j, _: (b, 0, g))
-    dr = spec(
-        (1 if plan.own_tables else S, lanes, plan.table_rows),
-        lambda b, g, i, j, _: (b if plan.own_tables else 0, g, 0),
-    )
+    if plan.relative:
+        dr = spec(
+            (1 if plan.own_tables else len(inputs.r), lanes, plan.table_rows),
+            lambda b, g, i, j, _: (b if plan.own_tables else 0, g, 0),
+        )
     by_lane, sum_of_keys = (pltpu.VMEM((lanes, n), jnp.float32) for n in (queries, plan.keys))
     scores = pltpu.VMEM((2, plan.strip, keys), jnp.float32)
     gradients = _call(
@@ -227,24 +249,26 @@ def _fused_backward(plans: tuple[TpuPlan, ...], saved: Any, do_BQD: jax.Array) -
         out_specs=[by_query, all_keys, all_keys, dr, small],
         out_shape=[
             *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (inputs.q, inputs.k, inputs.v)),
-            *(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (inputs.r, inputs.small)),
+            *jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), (inputs.r, inputs.small)
+            ),
         ],
         scratch_shapes=[
             pltpu.VMEM((*plan.columns, plan.strip, LANES), jnp.int32),
             scores,
             scores,
             pltpu.VMEM((lanes, keys), dtype),
-            pltpu.VMEM((3, lanes, queries), dtype),
+            pltpu.VMEM((2 + plan.relative, lanes, queries), dtype),
             by_lane,
-            by_lane,
-            pltpu.VMEM((plan.heads, queries, LANES), jnp.float32),
+            by_lane if plan.relative else None,
+            pltpu.VMEM((plan.heads, queries, LANES), jnp.float32) if plan.relative else None,
             pltpu.VMEM((queries, lanes), jnp.float32),
             sum_of_keys,
             sum_of_keys,
             pltpu.VMEM((queries, lanes), dtype) if plan.saved else None,
         ],
     )(*inputs, o_BQD, log_BG8Q, do_BQD, weight_BHQK)
-    return *[None] * 5, *gradients, None, None
+    return *[None] * 6, *gradients, None, None
 
 
 _fused.defvjp(_fused_forward, _fused_backward)
@@ -266,13 +290,17 @@ def _specs(plan: TpuPlan, lanes_first: bool) -> tuple[Any, list[pl.BlockSpec], p
 
         return pl.BlockSpec(shape, place)
 
-    by_key = spec((1, keys, lanes), lambda b, g, i, j, _: (b, j, g))
+    by_key, tables = spec((1, keys, lanes), lambda b, g, i, j, _: (b, j, g)), (None, None)
+    if plan.relative:
+        tables = (
+            spec((1, lanes, plan.table_rows), lambda b, g, i, j, table: (table[b], g, 0)),
+            spec((SUBLANES, lanes), lambda b, g, i, j, _: (0, g)),
+        )
     inputs = [
         spec((1, queries, lanes), lambda b, g, i, j, _: (b, i, g)),
         by_key,
         by_key,
-        spec((1, lanes, plan.table_rows), lambda b, g, i, j, table: (table[b], g, 0)),
-        spec((SUBLANES, lanes), lambda b, g, i, j, _: (0, g)),
+        *tables,
         spec((1, SUBLANES, queries), lambda b, g, i, j, _: (b, 0, i)),
         spec((1, SUBLANES, keys), lambda b, g, i, j, _: (b, 0, j)),
     ]
@@ -290,7 +318,7 @@ def _call(
 ) -> Any:
     return pl.pallas_call(
         functools.partial(body, plan),
-        grid_spec=pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=5, grid=grid, **specs),
+        grid_spec=pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=6, grid=grid, **specs),
         out_shape=out_shape,
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=order, vmem_limit_bytes=plan.vmem_bytes

@@ -79,7 +79,7 @@ def forward(plan: TpuPlan, *references: Any) -> None:
 def add_keys(units: Units, refs: ForwardRefs, visit: Any) -> None:
     """Adds a block of keys to the softmax: the work of `forward` at visit number `visit`."""
     plan, inputs, dtype = units.plan, units.inputs, units.inputs.k.dtype
-    if plan.packed:
+    if plan.skips:
         pl.when(visit == 0)(units.start)
     refs.vt[...] = inputs.v[0].T
 
@@ -167,9 +167,10 @@ class BackwardRefs(NamedTuple):
     kt: Any
     """The keys, transposed."""
     left: Any
-    """a, b and do, transposed: left factors of products."""
+    """a, b and do, transposed: left factors of products; without `plan.relative` a and do."""
     da: Any
     db: Any
+    """`db`, `other`, `dr` and `dsmall` are None without `plan.relative`."""
     other: Any
     """Sums of the gradients of scores over the keys of another segment."""
     dq_sum: Any
@@ -195,19 +196,20 @@ def backward(plan: TpuPlan, *references: Any) -> None:
     j, visited = plan.visited(inputs.seen, b, i, visit)
     first_of_row = (i == 0) & (visit == 0)
 
-    first_of_table = first_of_row if plan.own_tables else first_of_row & (b == 0)
-    pl.when(first_of_table)(functools.partial(clear, refs.dr))
-    pl.when(first_of_row & (b == 0))(functools.partial(clear, refs.dsmall))
-    if plan.packed:
+    if plan.relative:
+        first_of_table = first_of_row if plan.own_tables else first_of_row & (b == 0)
+        pl.when(first_of_table)(functools.partial(clear, refs.dr))
+        pl.when(first_of_row & (b == 0))(functools.partial(clear, refs.dsmall))
+    if plan.skips:
         pl.when(first_of_row)(functools.partial(clear, refs.dk_sum, refs.dv_sum))
 
     units = Units(plan, inputs, refs.columns, (b, g, i, j), True)
-    table = 0 if plan.own_tables else inputs.table[b]
+    table = inputs.table[b] if plan.relative and not plan.own_tables else 0
     pl.when(visited)(functools.partial(add_gradients, units, refs, table, visit))
 
     @pl.when(visit == visits - 1)
     def _finish_block() -> None:
-        if plan.packed:
+        if plan.skips:
             add_query_gradients(plan, inputs, refs, 0)
         refs.dq[0] = refs.dq_sum[...].astype(refs.dq.dtype)
 
@@ -218,9 +220,10 @@ def backward(plan: TpuPlan, *references: Any) -> None:
 
 
 def clear(*refs: Any) -> None:
-    """Sets all elements of arrays to 0."""
+    """Sets all elements of arrays to 0; skips None."""
     for ref in refs:
-        ref[...] = jnp.zeros_like(ref)
+        if ref is not None:
+            ref[...] = jnp.zeros_like(ref)
 
 
 def add_gradients(units: Units, refs: BackwardRefs, table: Any, visit: Any) -> None:
@@ -229,7 +232,7 @@ def add_gradients(units: Units, refs: BackwardRefs, table: Any, visit: Any) -> N
     """
     plan, inputs = units.plan, units.inputs
     refs.kt[...] = inputs.k[0].T
-    if plan.packed:
+    if plan.skips:
 
         @pl.when(visit == 0)
         def _start_block() -> None:
@@ -252,7 +255,7 @@ def add_gradients(units: Units, refs: BackwardRefs, table: Any, visit: Any) -> N
             yield
 
     pipeline(plan.units, first, functools.partial(unit_gradients, units, refs, do_ref, table))
-    if not plan.packed:
+    if not plan.skips:
         add_query_gradients(plan, inputs, refs, visit)
 
 
@@ -260,7 +263,7 @@ def load_left_factors(plan: TpuPlan, inputs: TpuInputs, refs: BackwardRefs) -> N
     """Writes `left` and `scaled` of `BackwardRefs`."""
     dtype = inputs.k.dtype
     for group, here in plan.each_group():
-        a_QL, b_QL, _ = factors(plan, inputs.q[0, :, here], inputs.small[:, here])
+        a_QL, *b_QL = factors(plan, inputs.q[0, :, here], small_rows(inputs, here))[:2]
         do_QL = refs.do[0, :, here]
         if plan.saved:
             scale_Q8 = jnp.exp2(math.log2(upscale(plan.rate) * LN2) - refs.log[0, group]).T
@@ -268,7 +271,9 @@ def load_left_factors(plan: TpuPlan, inputs: TpuInputs, refs: BackwardRefs) -> N
             for n in range(LANES // plan.head_dim):
                 scale_QL = jnp.where(lanes_of(plan, n), scale_Q8[:, n : n + 1], scale_QL)
             do_QL = refs.scaled[:, here] = (do_QL.astype(jnp.float32) * scale_QL).astype(dtype)
-        for n, x_QL in enumerate((a_QL, flip(b_QL) if plan.rolled else b_QL, do_QL)):
+        if plan.rolled:
+            b_QL = map(flip, b_QL)
+        for n, x_QL in enumerate((a_QL, *b_QL, do_QL)):
             refs.left[n, here] = x_QL.astype(dtype).T
 
 
@@ -291,7 +296,7 @@ def unit_gradients(
         if plan.saved
         else computed_probabilities(unit, score, refs.log)
     )
-    # The first strip of a row; with documents it does not visit all keys, so `backward` starts
+    # The first strip of a row; with `plan.skips` it does not visit all keys, so `backward` starts
     # their sums.
     fresh = (i == 0) & (n < plan.heads)
     da_EQ, ds_other_QL = 0.0, jnp.zeros_like(delta_QL)
@@ -300,20 +305,24 @@ def unit_gradients(
         p_QK, kept_QK, keep_QK = probabilities(part)
         ds_QK = p_QK * (only(keep_QK, dp[:, part]) - delta_QL)
         rounded_QK = ds_QK.astype(dtype)
-        dv_EL = dot(refs.left[2, rows, here], kept_QK.astype(dtype), NN)
+        dv_EL = dot(refs.left[1 + plan.relative, rows, here], kept_QK.astype(dtype), NN)
         dk_EL = dot(refs.left[0, rows, here], rounded_QK, NN)
         for sum_ref, gradient_EL in ((refs.dv_sum, dv_EL), (refs.dk_sum, dk_EL)):
             before_EL = sum_ref[keys]
-            before_EL = before_EL if plan.packed else jnp.where(fresh, 0, before_EL)
+            before_EL = before_EL if plan.skips else jnp.where(fresh, 0, before_EL)
             sum_ref[keys] = before_EL + gradient_EL
         da_EQ += dot(refs.kt[rows, part], rounded_QK, NT)
-        ds_other_QL += only(unit.other(part), ds_QK)
-        score[:, part] = ds_QK
+        if plan.relative:
+            ds_other_QL += only(unit.other(part), ds_QK)
+            score[:, part] = ds_QK
         yield
-    if plan.packed:  # `backward` adds the sums over all blocks of keys to the gradients.
+    if plan.skips:  # `backward` adds the sums over all blocks of keys to the gradients.
         da_EQ += refs.da[rows, here]
-        ds_other_QL += refs.other[unit.h, here]
+        if plan.relative:
+            ds_other_QL += refs.other[unit.h, here]
     refs.da[rows, here] = da_EQ
+    if not plan.relative:
+        return
     refs.other[unit.h, here] = ds_other_QL
     position_gradients(
         unit,
@@ -328,6 +337,10 @@ def unit_gradients(
 def add_query_gradients(plan: TpuPlan, inputs: TpuInputs, refs: BackwardRefs, visit: Any) -> None:
     """Adds the units' gradients of a, b and c to the gradients of queries and small inputs."""
     for group, here in plan.each_group():
+        if not plan.relative:
+            dq_QL = refs.da[here].T * (plan.scale / LN2)
+            refs.dq_sum[:, here] = only(visit > 0, refs.dq_sum[:, here]) + dq_QL
+            continue
         small_8L = inputs.small[:, here]
         c_QL = factors(plan, inputs.q[0, :, here], small_8L)[2]
         ds_other_QL = jnp.zeros_like(c_QL)
@@ -357,23 +370,28 @@ def masked_scores(unit: Unit, score: Any) -> Callable[[int], jax.Array]:
     """Returns the scores of one head, [Q, 128], as a function of the number of a part of the keys;
     `score` as in `position_scores`.
     """
-    plan, inputs, small_8L = unit.plan, unit.inputs, unit.inputs.small[:, unit.lanes]
-    dtype = inputs.k.dtype
-    a_QL, b_QL, c_QL = (
+    plan, inputs, dtype = unit.plan, unit.inputs, unit.inputs.k.dtype
+    small_8L = small_rows(inputs, unit.lanes)
+    a_QL, *others = (
         only(unit.lane_1L, x) for x in factors(plan, inputs.q[0, unit.here, unit.lanes], small_8L)
     )
-    a_QL = a_QL.astype(dtype)
-    # A key in another segment adds this to the score.
-    other_QL = wide(jnp.sum(c_QL * small_8L[OTHER : OTHER + 1], axis=1, keepdims=True))
-    position = position_scores(unit, b_QL.astype(dtype), score)
+    a_QL, relative = a_QL.astype(dtype), None
+    if plan.relative:
+        b_QL, c_QL = others
+        # A key in another segment adds this to the score.
+        other_QL = wide(jnp.sum(c_QL * small_8L[OTHER : OTHER + 1], axis=1, keepdims=True))
+        relative = position_scores(unit, b_QL.astype(dtype), score), other_QL
+
+    def content(part: slice) -> jax.Array:
+        return dot(a_QL, inputs.k[0, part, unit.lanes], NT)
 
     def scores(t: int) -> jax.Array:
         part = plan.parts[t]
-        score_QK = (
-            position(t)
-            + dot(a_QL, inputs.k[0, part, unit.lanes], NT)
-            + only(unit.other(part), other_QL)
-        )
+        if relative is None:
+            score_QK = content(part)
+        else:
+            position, other_QL = relative
+            score_QK = position(t) + content(part) + only(unit.other(part), other_QL)
         return jnp.where(unit.visible(part), score_QK, -FAR)
 
     return scores
@@ -438,11 +456,14 @@ def pipeline(units: int, first: Stage, second: Stage) -> None:
         beside(second(n, n % 2), *[first(n + 1, (n + 1) % 2)] * (n + 1 < units))
 
 
-def factors(
-    plan: TpuPlan, q_QL: jax.Array, small_8L: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns a, b and c times scale / ln 2, float32 [Q, L]."""
-    a_QL, b_QL, c_QL = (
-        (q_QL.astype(jnp.float32) + small_8L[n : n + 1]) * (plan.scale / LN2) for n in range(3)
-    )
-    return a_QL, b_QL, c_QL
+def small_rows(inputs: TpuInputs, lanes: Any) -> Any:
+    """Returns the lanes of `TpuInputs.small`; None without it."""
+    return None if inputs.small is None else inputs.small[:, lanes]
+
+
+def factors(plan: TpuPlan, q_QL: jax.Array, small_8L: jax.Array | None) -> list[jax.Array]:
+    """Returns a, b and c times scale / ln 2, float32 [Q, L]; without position keys only a = q."""
+    factor = plan.scale / LN2
+    if small_8L is None:
+        return [q_QL.astype(jnp.float32) * factor]
+    return [(q_QL.astype(jnp.float32) + small_8L[n : n + 1]) * factor for n in range(3)]

@@ -92,13 +92,13 @@ class TpuPlan(packing.Plan):
     @property
     def columns(self) -> tuple[int, ...]:
         """Shape of `Units.columns_ref`."""
-        return (self.units, 5) if self.packed else (2, 4)
+        return self.units if self.skips else 2, 4 + self.packed
 
     def visited(self, seen: Any, b: Any, i: Any, n: Any) -> tuple[Any, Any]:
         """Returns the n-th block of keys that block i of queries visits, and whether there is one;
         if not, the last that it visits. `seen`: `TpuInputs.seen`.
         """
-        if not self.packed:
+        if not self.skips:
             return n, True
         first, last = (ref[b, i] for ref in seen)
         return jnp.minimum(first + n, last), first + n <= last
@@ -113,8 +113,9 @@ class TpuInputs(NamedTuple):
     """References to the inputs of both kernels, in the order in which `tpu` passes them."""
 
     table: Any
-    """Index of each row's table of position keys. `table`, `word`, `first`, `last` and `seen` are
-    known before a program starts.
+    """Index of each row's table of position keys. This and the next fields up to `seen` are known
+    before a program starts. `table`, `first`, `last`, `r` and `small` are None without
+    `plan.relative`.
     """
     word: Any
     """Dropout's hash word after row and head; with documents the number of the head."""
@@ -122,8 +123,10 @@ class TpuInputs(NamedTuple):
     """The first window of each block of queries."""
     last: Any
     """The last window of each block of queries."""
+    size: Any
+    """With a window its size, [1]."""
     seen: Any
-    """With documents the first and the last block of keys that each block of queries sees."""
+    """With `plan.skips` the first and the last block of keys that each block of queries sees."""
     q: Any
     k: Any
     v: Any
@@ -131,11 +134,9 @@ class TpuInputs(NamedTuple):
     small: Any
     """float32 [8, L], rows: content, position and segment bias, then `tpu_kernels.OTHER`."""
     queries: Any
-    """int32 rows: limit, segment, position; with documents also dropout's hash word after the
-    document, the floor, and the position in the document.
-    """
+    """int32 rows: see `packing.padded_queries`."""
     keys: Any
-    """int32 rows: rank, segment; with documents also the position in the document."""
+    """int32 rows: see `packing.padded_keys`."""
 
 
 class Unit(NamedTuple):
@@ -149,12 +150,12 @@ class Unit(NamedTuple):
     start: Any
     """The position of the first query of the strip minus T, modulo 128."""
     columns_ref: Any
-    """int32 [4 or 5, Q, 128]: limit, segment, position, dropout's hash word after the query; with
-    documents the floor.
+    """int32 [4 or 5, Q, 128]: limit, segment or position in the window, position, dropout's hash
+    word after the query; with documents the floor.
     """
     first_key: Any
     windows: tuple[Any, Any]
-    """The first and the last window of the strip."""
+    """With `plan.relative` the first and the last window of the strip."""
 
     @property
     def group(self) -> Any:
@@ -181,6 +182,9 @@ class Unit(NamedTuple):
         visible_QK = self.inputs.keys[0, 0:1, part] < self.columns_ref[0]
         if self.plan.packed:
             visible_QK &= self.inputs.keys[0, 0:1, part] >= self.columns_ref[4]
+        if self.plan.near:
+            distance_QK = self.columns_ref[1] - self.inputs.keys[0, 1:2, part]
+            visible_QK &= jnp.abs(distance_QK) <= self.inputs.size[0]
         if self.plan.farthest is not None:
             visible_QK &= self.columns_ref[2] - self._key(part) <= self.plan.farthest
         return visible_QK
@@ -226,15 +230,15 @@ class Units(NamedTuple):
     plan: TpuPlan
     inputs: TpuInputs
     columns_ref: Any
-    """int32 [2 slots, 4, Q, 128], or with documents [units, 5, Q, 128]; see `Unit`."""
+    """int32 [2 slots or with `plan.skips` units, 4 or 5, Q, 128]; see `Unit`."""
     program: tuple[Any, Any, Any, Any]
     """Numbers of row, lanes, queries, keys."""
     groups_first: bool
     """Whether the grid's first axis is the lanes, its second the row."""
 
     def start(self) -> None:
-        """Fills the columns of all units with documents, at the first visit of a block of queries:
-        small blocks of keys would not pay for it.
+        """Fills the columns of all units with `plan.skips`, at the first visit of a block of
+        queries: small blocks of keys would not pay for it.
         """
 
         @pl.loop(0, self.plan.units)
@@ -242,8 +246,8 @@ class Units(NamedTuple):
             self._fill(n, 0)
 
     def ready(self, n: Any, slot: int) -> Unit:
-        """Returns unit n with its columns, which fill the slot without documents."""
-        return self(n, slot) if self.plan.packed else self._fill(n, slot)
+        """Returns unit n with its columns, which fill the slot without `plan.skips`."""
+        return self(n, slot) if self.plan.skips else self._fill(n, slot)
 
     def _fill(self, n: Any, slot: int) -> Unit:
         plan, (b, g, *_), unit = self.plan, self.program, self(n, slot)
@@ -259,8 +263,10 @@ class Units(NamedTuple):
                 jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0) == 3, word_1Q, rows_8Q
             )
         columns_Q8 = rows_8Q.T
+        unused = () if plan.relative else (2,) if plan.near else (1, 2)
         for m in range(plan.columns[1]):
-            unit.columns_ref[m] = wide(columns_Q8[:, m : m + 1])
+            if m not in unused:
+                unit.columns_ref[m] = wide(columns_Q8[:, m : m + 1])
         return unit
 
     def __call__(self, n: Any, slot: int) -> Unit:
@@ -269,16 +275,17 @@ class Units(NamedTuple):
         s, h = n // plan.heads, n % plan.heads
         one_strip = plan.query_block == plan.strip
         here = pl.ds(0 if one_strip else pl.multiple_of(s * plan.strip, plan.strip), plan.strip)
-        block = b * pl.num_programs(2) + i
-        windows = inputs.first[block], inputs.last[block]
-        if not plan.chosen:
-            windows = (
-                (plan.positions - 1 - s * plan.strip - i * plan.query_block) // plan.window,
-            ) * 2
-        start = 0
-        if plan.strip < LANES:
+        windows, start = (0, 0), 0
+        if plan.relative:
+            block = b * pl.num_programs(2) + i
+            windows = inputs.first[block], inputs.last[block]
+            if not plan.chosen:
+                windows = (
+                    (plan.positions - 1 - s * plan.strip - i * plan.query_block) // plan.window,
+                ) * 2
+        if plan.relative and plan.strip < LANES:
             start = i * plan.query_block + s * plan.strip - plan.positions & LANES - 1
-        columns = self.columns_ref.at[n if plan.packed else slot]
+        columns = self.columns_ref.at[n if plan.skips else slot]
         first_key = j * plan.key_block
         return Unit(plan, inputs, h, here, start, columns, first_key, windows)
 

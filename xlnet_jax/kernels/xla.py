@@ -46,6 +46,21 @@ class PackedKeys:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class NearKeys:
+    """A bound on the distance of visible keys, in both directions, in layers with a window."""
+
+    size: Array
+    """int32 []: a query sees only keys at this distance or nearer. A layer without a window has
+    `NEVER`, so that all layers are one program.
+    """
+    position_BQ: Array
+    """Positions of the queries, in the document or in the segment."""
+    position_BK: Array
+    """Positions of the keys; negative in the memory."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Arguments:
     """Input of every `attend`: all arrays that one stream of one layer reads. As a pytree it may
     hold other values in their place, such as partition specs.
@@ -79,6 +94,8 @@ class Arguments:
     """AttentionDropout, on the probabilities; None: no dropout."""
     packed: Any = None
     """PackedKeys; None: a row is one text."""
+    near: Any = None
+    """NearKeys; None: no layer has one."""
     max_distance: int | None = dataclasses.field(default=None, metadata={"static": True})
     """Largest distance of a visible key into the past; None: no bound."""
     save: bool = dataclasses.field(default=False, metadata={"static": True})
@@ -88,14 +105,18 @@ class Arguments:
 
     @property
     def memory_len(self) -> int:
-        """M, the number of keys before the segment; needs position keys."""
+        """M, the number of keys before the segment; 0 without position keys, since nothing needs
+        it then.
+        """
+        if self.position is None:
+            return 0
         K, N = self.k_BKHE.shape[1], self.position[1].shape[1]
         return 2 * K - N - 1
 
     @property
     def own_tables(self) -> bool:
         """Whether every row has its own position keys."""
-        return len(self.position[1]) > 1
+        return self.position is not None and len(self.position[1]) > 1
 
     @property
     def position_BQ(self) -> jax.Array:
@@ -165,6 +186,9 @@ def attend(a: Arguments, cpu: bool = False) -> tuple[jax.Array, jax.Array]:
         visible_BQK &= distance_BQK <= a.max_distance
     if a.packed is not None:
         visible_BQK &= a.rank_BK[:, None, :] >= a.packed.floor_BQ[:, :, None]
+    if a.near is not None:
+        distance_BQK = a.near.position_BQ[:, :, None] - a.near.position_BK[:, None, :]
+        visible_BQK &= jnp.abs(distance_BQK) <= a.near.size
     probability_BHQK = masked_softmax(score_BHQK, visible_BQK)
     dropped_BHQK = probability_BHQK
     if a.dropout is not None:

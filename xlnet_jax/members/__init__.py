@@ -20,14 +20,27 @@ jax.
     final_norm        no         no           no          yes      no
     head              dense      dense, erf   dense       bare     bare
 
+                      modernbert             modern
+    objectives        mlm mdm                plm clm mlm mdm
+    an example        CLS A SEP B SEP        (as xlnet)
+    positions         rotary, windows        rotary, windows
+    segments          none                   none
+    streams           1                      2; clm 1
+    targets           content                plm query; content
+    feed-forward      gated                  gated
+    norms             embedding, final; not before the first attention
+    head              dense                  dense
+
 The members of the second table have one stream, which predicts the targets, and biases in
-attention. A module reads the fields of a member, never its name. CONTRIBUTING.md shows how to add a
-member.
+attention; those of the third table have biases only in the softmax. A module reads the fields of a
+member, never its name. CONTRIBUTING.md shows how to add a member.
 """
 
 from xlnet_jax.members.albert import ALBERT
 from xlnet_jax.members.bert import BERT
 from xlnet_jax.members.gpt2 import GPT2
+from xlnet_jax.members.modern import MODERN
+from xlnet_jax.members.modernbert import MODERNBERT
 from xlnet_jax.members.roberta import ROBERTA
 from xlnet_jax.members.transformer import TRANSFORMER
 from xlnet_jax.members.transformer_xl import TRANSFORMER_XL
@@ -45,6 +58,8 @@ MEMBERS = {
         ALBERT,
         GPT2,
         TRANSFORMER,
+        MODERNBERT,
+        MODERN,
     )
 }
 """Members by `model.architecture`."""

@@ -1,7 +1,7 @@
 """ALBERT: BERT with one set of layers, a narrow embedding, and pairs in order or swapped."""
 
 from xlnet_jax.members.bert import BERT, PEER, encoder
-from xlnet_jax.members.peer import Entry, heads
+from xlnet_jax.members.peer import NOT_ROTARY, Entry, heads
 
 _TABLE = (
     *encoder(
@@ -60,7 +60,7 @@ ALBERT = BERT._replace(
             "dropout": ("hidden_dropout_prob", 0.0),
             "attention_dropout": ("attention_probs_dropout_prob", 0.0),
         },
-        only=_REQUIRED | {"share_layers": True},
+        only=_REQUIRED | NOT_ROTARY | {"share_layers": True},
         required=PEER.required | {"num_hidden_groups": 1, "inner_group_num": 1},
         ids={"bos_token_id": "cls", "eos_token_id": "sep"},
         kept={},

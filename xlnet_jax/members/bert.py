@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from xlnet_jax.members.member import Member
 from xlnet_jax.members.parts import Parts
-from xlnet_jax.members.peer import Entry, Peer, Table, Twin, heads, modules
+from xlnet_jax.members.peer import NOT_ROTARY, Entry, Peer, Table, Twin, heads, modules
 
 ATTENTION = {
     "query": "attention.self.query",
@@ -113,7 +113,7 @@ PEER = Peer(
         "init_std": ("initializer_range", 0.02),
         "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
     },
-    only=REQUIRED,
+    only=REQUIRED | NOT_ROTARY,
     required={
         "is_decoder": False,
         "add_cross_attention": False,
@@ -149,6 +149,7 @@ BERT = Member(
         output_dropout=False,
         head="dense",
     ),
+    bounded=True,
     segments=2,
     padding_row=0,
     required=REQUIRED,

@@ -1,7 +1,7 @@
 """GPT-2: the Transformer with learned positions, and norms before the branches and at the end."""
 
 from xlnet_jax.members.bert import BERT, PEER
-from xlnet_jax.members.peer import Entry, Peer, Twin, modules
+from xlnet_jax.members.peer import NOT_ROTARY, Entry, Peer, Twin, modules
 from xlnet_jax.members.transformer import TRANSFORMER
 
 _BLOCK = "transformer.h.{}"
@@ -61,7 +61,7 @@ GPT2 = TRANSFORMER._replace(
             "max_positions": ("n_positions", 1024),
             "layer_norm_epsilon": ("layer_norm_epsilon", 1e-5),
         },
-        only=_REQUIRED,
+        only=_REQUIRED | NOT_ROTARY,
         required={
             "scale_attn_weights": True,
             "scale_attn_by_inverse_layer_idx": False,

@@ -22,6 +22,10 @@ class Member(NamedTuple):
     other_parts: dict[Objective, Parts] = {}
     """Parts by objective, where they differ from `parts`."""
 
+    bounded: bool = False
+    """Whether a position is one of `model.max_positions` places in a text. Then no text is longer,
+    and the model has no memory.
+    """
     cls: str = "first"
     """Place of CLS: first, none, or last; with last, examples of a task are padded on the left."""
     separators: int = 1
@@ -58,11 +62,9 @@ class Member(NamedTuple):
     """
 
     @property
-    def positions_at_input(self) -> bool:
-        """Whether a position is one of `model.max_positions` places in a text. Then no text is
-        longer, and the model has no memory.
-        """
-        return self.parts.positions not in ("relative", "per_layer")
+    def types(self) -> bool:
+        """Whether the model reads to which text a piece belongs."""
+        return self.segments != 1 and self.parts.segments != "none"
 
     def parts_of(self, objective: Objective) -> Parts:
         """Returns the parts of a model that is trained by an objective."""
@@ -76,8 +78,8 @@ class Member(NamedTuple):
         where a memory is possible: from left to right with relative positions.
         """
         T, trained = segment_len, OBJECTIVES[objective or self.objectives[0]]
-        framed = trained.framed[self.positions_at_input]
-        recurrent = trained.causal and self.parts_of(trained).positions == "relative"
+        framed = trained.framed[self.bounded]
+        recurrent = trained.causal and self.parts.positions in ("relative", "rotary")
         pairs = "none" if trained.whole and framed else self.usual_data["pairs"]
         special = 0 if not framed else 2 if pairs == "none" else 3
         model = {

@@ -15,7 +15,8 @@ class Parts(NamedTuple):
     positions: str = "relative"
     """relative: distances in every score (Transformer-XL); per_layer: learned vectors, added at
     every layer (Vanilla); input: learned vectors, added to the word embedding; sinusoids: fixed
-    vectors, added to the word embedding (Transformer).
+    vectors, added to the word embedding (Transformer); rotary: each layer turns queries and keys
+    by their positions (Su et al. 2021, arXiv 2104.09864).
     """
     segments: str = "relative"
     """relative: whether query and key are of one segment, in every score; input: learned vectors,
@@ -33,16 +34,30 @@ class Parts(NamedTuple):
     """Whether a dense layer projects the sum of the embeddings to D (ALBERT)."""
     biases: bool = False
     """Whether queries, keys, values and the output of attention have biases."""
+    layer_biases: bool = True
+    """Whether LayerNorm, feed-forward and the dense layer of the head have biases."""
+    gated: bool = False
+    """Whether a second product multiplies the activations of the feed-forward layer (GeGLU, Shazeer
+    2020, arXiv 2002.05202).
+    """
+    first_norm: bool = True
+    """Whether the first layer normalises the input of its attention, with pre-norm."""
     final_norm: bool = False
     """Whether the output of the last layer is normalised."""
     output_dropout: bool = True
     """Whether the vectors that predict have a dropout."""
     scaled_init: bool = False
-    """Whether weights before a residual sum start smaller by a factor of sqrt(2 L) (GPT-2)."""
+    """Whether weights before a residual sum, and the layer of the head, start smaller by a factor
+    of sqrt(2 L) (GPT-2, ModernBERT).
+    """
     head: str = "bias"
     """The head before the softmax. dense: a layer with activation and LayerNorm; dense_erf: the
     same with erf gelu, whatever the activation of the layers; bias: nothing; bare: nothing, and the
     softmax has no bias.
+    """
+    summary: str = "tanh"
+    """The head of a task before its logits. tanh: tanh(W h + b) of the vector of CLS, for outputs
+    of a sequence; head: the layers of the dense head, in all tasks (ModernBERT).
     """
     sentence_dropout: float = 0.0
     """Dropout rate of the vector that the loss of a pair of sentences reads."""

@@ -29,6 +29,10 @@ class Entry(NamedTuple):
     `transposed`: joined, then the two axes change places; `flat`: all axes are one; `swapped`:
     transposed, with our two outputs in the other order; `1,1,D`: two leading axes of length 1.
     """
+    first: int = 0
+    """Number of the first layer that has the array in transformers. In earlier layers our parameter
+    has no effect, and an import fills it with ones.
+    """
 
     @property
     def paths(self) -> list[str]:
@@ -40,11 +44,14 @@ class Entry(NamedTuple):
         if "{}" not in self.theirs:
             yield self.theirs, ...
             return
-        for layer in range(layers):
+        for layer in range(self.first, layers):
             yield self.theirs.format(layer), layer if self.ours.startswith("layers/") else ...
 
 
 Table = tuple[Entry, ...]
+
+NOT_ROTARY: Json = {"window": 0, "global_every": 3, "theta": 10000.0, "theta_local": 10000.0}
+"""Keys of `ModelConfig` for rotary positions, with the values of all other models."""
 
 
 class Twin(NamedTuple):
@@ -89,8 +96,10 @@ class Peer(NamedTuple):
     """Keys of config.json for the use of the model in transformers, with the values for our runs. A
     run that starts from an import keeps the values of its source.
     """
-    of_task: dict[str, str] = {}
-    """Keys of config.json that are keys of `FinetuneConfig`."""
+    of_task: dict[str, tuple[str, Any]] = {}
+    """Keys of config.json that are keys of `FinetuneConfig` for a model with a head, with the
+    defaults of transformers.
+    """
     aliases: dict[str, str] = {}
     """Other names of keys of config.json."""
     twins: dict[str, Twin] = {}

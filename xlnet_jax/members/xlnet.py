@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xlnet_jax.members.member import Member
 from xlnet_jax.members.parts import Parts
-from xlnet_jax.members.peer import Entry, Peer, Table, Twin, heads
+from xlnet_jax.members.peer import NOT_ROTARY, Entry, Peer, Table, Twin, heads
 from xlnet_jax.objectives import CLM
 
 _BIASES = {"content_bias": "r_w_bias", "position_bias": "r_r_bias", "segment_bias": "r_s_bias"}
@@ -103,7 +103,8 @@ XLNET = Member(
             "init_std": ("initializer_range", 0.02),
             "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
         },
-        only={
+        only=NOT_ROTARY
+        | {
             "norm": "post",
             "d_embed": 0,
             "share_layers": False,
@@ -123,8 +124,9 @@ XLNET = Member(
             "bi_data": False,
             "use_mems_train": False,
             "use_mems_eval": True,
+            "start_n_top": 5,
         },
-        of_task={"start_n_top": "beam"},
+        of_task={"start_n_top": ("beam", 5)},
         aliases={
             "n_token": "vocab_size",
             "num_hidden_layers": "n_layer",

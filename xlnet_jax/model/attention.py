@@ -8,10 +8,10 @@ For query i and key j of one head of width E, with the parts `positions=relative
 
 where u, v, w are the content, position and segment bias. If the vectors already contain positions,
 with `positions=per_layer` (Al-Rfou et al. 2018, arXiv 1808.04444) or `input`,
-s_ij = E^(-1/2) q_i . k_j. Streams share all weights; keys and values come only from the content
-stream and the memory. The content stream sees ranks up to its own, the query stream only lower
-ranks. This module holds the weights; `attend` in `kernels/` computes scores, softmax and weighted
-sum.
+s_ij = E^(-1/2) q_i . k_j; with `rotary` the same, after q_i and k_j are turned by their positions.
+Streams share all weights; keys and values come only from the content stream and the memory. The
+content stream sees ranks up to its own, the query stream only lower ranks. This module holds the
+weights; `attend` in `kernels/` computes scores, softmax and weighted sum.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from xlnet_jax.batch import NEVER
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import fused, xla
 from xlnet_jax.kernels.dropout import AttentionDropout, draw_key
@@ -64,6 +65,17 @@ class AttentionStream(NamedTuple):
     """None: a row of the batch is one text."""
 
 
+class Rotary(NamedTuple):
+    """Rotary positions of the rows of all streams and of all keys. A position is the place in the
+    document or in the segment, negative in the memory, times the direction of the row.
+    """
+
+    position_BS: jax.Array
+    position_BK: jax.Array
+    turns_S: positions.Turns
+    turns_K: positions.Turns
+
+
 class AttentionInputs(NamedTuple):
     """Facts about keys and queries for all layers: K = M + T keys per example."""
 
@@ -82,6 +94,8 @@ class AttentionInputs(NamedTuple):
     """
     slot_BT: jax.Array | None = None
     """Slots of the content rows in a cache; None: they follow the memory."""
+    rotary: Rotary | None = None
+    """None: the positions of the member are not rotary."""
     tied_biases: dict[str, jax.Array] | None = None
     """`Biases` that all layers share; None: each layer has its own."""
 
@@ -127,25 +141,24 @@ class Attention(nn.Module):
         x_BSD: jax.Array,
         memory: jax.Array | Kept,
         inputs: AttentionInputs,
+        number: jax.Array | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
         """Returns the rows of all streams, as in `transformer.Layer`; with `Kept` also keys and
-        values of the content rows.
+        values of the content rows. `number` is the number of the layer, with rotary positions.
         """
         config, dtype, T = self.config, x_BSD.dtype, inputs.streams[0].limit_BQ.shape[1]
-        depth = layer_depths(config)
-        kernel = self._kernels(depth)
+        kernel = self._kernels(depth := layer_depths(config))
         biases, segment_2HE = self._score_parameters(inputs, depth)
         if self.parts.positions == "per_layer":
-            packed = inputs.streams[0].packed
-            place = T if packed is None else packed.position_BQ
+            place = T if (packed := inputs.streams[0].packed) is None else packed.position_BQ
             place_BTD = positions.learned(self, self.longest, config.d_model, place, depth)
             x_BSD = (x_BSD + place_BTD).astype(dtype)
 
-        pre, norm = config.norm == "pre", layer_norm("norm", config, depth)
-        y_BSD = norm(x_BSD).astype(dtype) if pre else x_BSD
+        pre, norm = config.norm == "pre", self._norm(depth, number)
+        y_BSD = norm(x_BSD) if pre else x_BSD
         fresh_BKD = y_BSD[:, :T]
         if not isinstance(memory, Kept) and memory.shape[1]:
-            memory_BMD = norm(memory).astype(dtype) if pre else memory
+            memory_BMD = norm(memory) if pre else memory
             fresh_BKD = jnp.concatenate([memory_BMD, fresh_BKD], axis=1)
         weighted = functools.partial(product, cpu=config.on_cpu)
         k_BKHE = self._biased("key", weighted("bkd,dhe->bkhe", fresh_BKD, kernel["key"]))
@@ -162,6 +175,11 @@ class Attention(nn.Module):
                 position = None, memory.r_NHE[None], inputs.direction_B
         elif self.parts.positions == "relative":
             position = position_keys(inputs, kernel["position"], dtype, implementation)
+        local: jax.Array | int = 0
+        if inputs.rotary is not None and number is not None:
+            local = jnp.int32(number % config.global_every != 0) * (config.window > 0)
+            q_BSHE = inputs.rotary.turns_S.turn(q_BSHE, local)
+            k_BKHE = inputs.rotary.turns_K.turn(k_BKHE, local)
         score = functools.partial(
             xla.Arguments,
             k_BKHE=k_BKHE,
@@ -177,10 +195,22 @@ class Attention(nn.Module):
             and self.has_rng("dropout")
             and inputs.streams[0].packed is None,
         )
-        o_BSHE = self._attend(q_BSHE, inputs, score, implementation)
+        o_BSHE = self._attend(q_BSHE, inputs, score, implementation, local)
         o_BSD = self._biased("output", weighted("bshe,dhe->bsd", o_BSHE, kernel["output"]))
         o_BSD = Dropout(config.dropout)(o_BSD, *inputs.places)
-        return x_BSD + o_BSD if pre else norm(x_BSD + o_BSD).astype(dtype), rows
+        return x_BSD + o_BSD if pre else norm(x_BSD + o_BSD), rows
+
+    def _norm(self, depth: Depth, number: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
+        """Returns LayerNorm with a result of the dtype of its input, which in a first layer without
+        a norm is the input.
+        """
+        norm = layer_norm("norm", self.config, depth)
+
+        def normed(x_BND: jax.Array) -> jax.Array:
+            y_BND = norm(x_BND).astype(x_BND.dtype)
+            return y_BND if self.parts.first_norm else jnp.where(number == 0, x_BND, y_BND)
+
+        return normed
 
     def _kernels(self, depth: Depth) -> dict[str, jax.Array]:
         """Returns the kernels of all products, by name."""
@@ -227,14 +257,20 @@ class Attention(nn.Module):
         inputs: AttentionInputs,
         arguments: Callable[..., xla.Arguments],
         implementation: str,
+        local: jax.Array | int,
     ) -> jax.Array:
-        """Returns the weighted sums of all streams; `arguments` has the fields that they share."""
+        """Returns the weighted sums of all streams; `arguments` has the fields that they share.
+        `local` is 1 in a layer with a window.
+        """
         config, outputs, start = self.config, [], 0
         drops = config.attention_dropout and self.has_rng("dropout")
         dropout_key = draw_key(self.make_rng("dropout")) if drops else None
         for number, stream in enumerate(inputs.streams):
             end = start + stream.limit_BQ.shape[1]
-            dropout = None
+            dropout, near = None, None
+            if (rotary := inputs.rotary) is not None and config.window:
+                size = jnp.where(local, config.window // 2, NEVER)
+                near = xla.NearKeys(size, rotary.position_BS[:, start:end], rotary.position_BK)
             if dropout_key is not None:
                 dropout = AttentionDropout(dropout_key, config.attention_dropout, number)
             o_BQHE, probability_BHQK = IMPLEMENTATIONS[implementation](
@@ -245,6 +281,7 @@ class Attention(nn.Module):
                     query_position_BQ=stream.position_BQ,
                     dropout=dropout,
                     packed=stream.packed,
+                    near=near,
                 )
             )
             self.sow(

@@ -23,7 +23,9 @@ from xlnet_jax.model import positions
 
 
 class Kept(NamedTuple):
-    """Keys and values of earlier tokens, of one layer or, with a leading L, of all layers."""
+    """Keys and values of earlier tokens, of one layer or, with a leading L, of all layers. Rotary
+    keys are not turned yet, since a key in the memory moves to another position.
+    """
 
     k_BHKE: jax.Array
     """Heads in front, as attention multiplies them: else a CPU would copy all slots for every new
@@ -154,7 +156,7 @@ def empty_cache(
         jnp.zeros(shape, dtype), (None, "batch", "heads", None, None)
     )
     never_BK = jnp.full((batch_size, K), NEVER, jnp.int32)
-    if config.member.positions_at_input:
+    if config.member.parts.positions != "relative":
         return Cache(Kept(zeros, zeros, None), never_BK, memory_len)
     kernel_LDHE = params["layers"]["attention"]["position"]
     if config.share_layers:

@@ -48,8 +48,6 @@ def choose(config: ModelConfig, absent: Any = None) -> tuple[str, str]:
         return config.attention, f"attention: {config.attention}, as model.attention says"
     device = absent or jax.local_devices()[0]
     why_not = why_no_kernel(device.device_kind, config.head_dim, jnp.dtype(config.compute_dtype))
-    if config.member.parts.positions != "relative":
-        why_not = "the kernels compute relative positions, and this model has absolute ones"
     if why_not is None:
         kernel = f"attention: fused, the kernel for {device.device_kind}"
         if absent:

@@ -12,7 +12,7 @@ With A = H E, K = M + T and N = M + 2T - 1, r query rows in a layer cost
               + 2 r K A      position scores (N distances are computed, of which K are needed)
               + 4 r A        segment scores
               + 2 r K A      weighted values
-              + 4 r D F      feed-forward
+              + 4 r D F      feed-forward; 6 r D F if it is gated
 
     forward = (L - 1) stream(T)     content stream; the output of its last layer is not used
             + L stream(P)           query stream
@@ -23,15 +23,17 @@ With A = H E, K = M + T and N = M + 2T - 1, r query rows in a layer cost
 
 The projection of the position table counts once per step in each pass. A model without a query
 stream has L stream(T). Only XLNet, except with `clm`, has segment scores; without relative
-positions there are no position scores and no table. A dense layer in the head adds 2 P D C, with C
-the width of the embedding. An adaptive softmax counts all its clusters and projections.
+positions there are no position scores and no table. In a layer with a window, scores and values
+count only the keys inside of the window: their mean over the positions of a segment takes the place
+of K. A dense layer in the head adds 2 P D C, with C the width of the embedding. An adaptive softmax
+counts all its clusters and projections.
 """
 
 from __future__ import annotations
 
 import jax
 
-from xlnet_jax.config import Config
+from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.model.embeddings import clusters, projections
 
 PEAK_FLOPS = {
@@ -61,9 +63,10 @@ def forward_flops(config: Config) -> dict[str, int]:
     D, F, W = model.d_model, model.d_ff, model.heads * model.head_dim
     parts, groups = model.member.parts_of(config.objective), clusters(model)
     # Scores of content and relative position, and values.
-    attention = (3 if parts.positions == "relative" else 2) * 2 * (M + T) * W
-    # Plus query and output projection, segment scores, feed-forward.
-    row = attention + 2 * 2 * D * W + 2 * 2 * W * (parts.segments == "relative") + 2 * 2 * D * F
+    attention = (3 if parts.positions == "relative" else 2) * 2 * W
+    # Query and output projection, segment scores, feed-forward.
+    row = 2 * 2 * D * W + 2 * 2 * W * (parts.segments == "relative") + (2 + parts.gated) * 2 * D * F
+    row_L = [row + attention * keys for keys in keys_seen(model, T)]
     # With two streams nothing uses the last layer's content output: the targets attend to its
     # input.
     two_streams = parts.targets == "query"
@@ -79,14 +82,26 @@ def forward_flops(config: Config) -> dict[str, int]:
         + model.layer_losses * (model.layers - 1) * data.multi_token_prediction
     )
     return {
-        "content": (model.layers - two_streams) * T * row,
-        "query": model.layers * P * two_streams * row,
+        "content": T * sum(row_L[: model.layers - two_streams]),
+        "query": P * two_streams * sum(row_L),
         "keys": model.layers * 2 * 2 * (M + T) * D * W,
         "softmax": P * (2 * columns + projected),
         **({"embedding": T * projected} if projected else {}),
         **({"embedding": T * 2 * groups[0].width * D} if parts.projected else {}),
         **({"auxiliary": softmaxes * 2 * P * D * model.vocab_size} if softmaxes else {}),
     }
+
+
+def keys_seen(model: ModelConfig, segment_len: int) -> list[int]:
+    """Returns for each layer the keys that a query could see, whatever their ranks: all, or inside
+    of a window the mean over the positions of a segment, rounded down.
+    """
+    T, M, reach = segment_len, model.memory_len, model.window // 2
+    near = sum(min(T, i + reach + 1) - max(-M, i - reach) for i in range(T)) // T
+    return [
+        near if model.window and number % model.global_every else M + T
+        for number in range(model.layers)
+    ]
 
 
 def step_flops(config: Config) -> int:

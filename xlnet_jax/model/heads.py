@@ -24,6 +24,7 @@ from xlnet_jax.model.layers import (
     layer_norm,
     parameter,
     product,
+    residual_init,
 )
 
 
@@ -104,12 +105,7 @@ class LMHead(nn.Module):
         config, groups, head = self.config, clusters(self.config), self.parts.head
         tails, axis = len(groups) - 1, None if config.adaptive else "vocab"
         if head.startswith("dense"):
-            activation = ACTIVATIONS["gelu_erf" if head == "dense_erf" else config.activation]
-            transform = Dense(
-                config, groups[0].width, ("embed", None), "kernel", HEAD_DEPTH, name="transform"
-            )
-            y_BPE = activation(transform(vectors_BPD))
-            vectors_BPD = layer_norm("norm", config, HEAD_DEPTH)(y_BPE).astype(y_BPE.dtype)
+            vectors_BPD = transformed(config, self.parts, groups[0].width, vectors_BPD)
         if head == "bare":
             bias = jnp.zeros(config.vocab_size)
         else:
@@ -151,6 +147,18 @@ class LMHead(nn.Module):
             )
             softmaxes.append((table, bias_N, x, axis, config.on_cpu))
         return softmaxes
+
+
+def transformed(config: ModelConfig, parts: Parts, width: int, h_BPD: jax.Array) -> jax.Array:
+    """Returns LN(act(W h + b)), of another width. The module that calls gets the parameters
+    `transform` and `norm`.
+    """
+    activation = ACTIVATIONS["gelu_erf" if parts.head == "dense_erf" else config.activation]
+    init, bias = residual_init(config, parts), parts.layer_biases
+    axes = ("embed", None)
+    transform = Dense(config, width, axes, "kernel", HEAD_DEPTH, init, bias, name="transform")
+    y_BPE = activation(transform(h_BPD))
+    return layer_norm("norm", config, HEAD_DEPTH)(y_BPE).astype(y_BPE.dtype)
 
 
 class SentenceHead(nn.Module):

@@ -231,9 +231,10 @@ def _placed(x: jax.Array, letters: str) -> jax.Array:
 
 
 def layer_norm(name: str, config: ModelConfig, depth: Depth) -> nn.LayerNorm:
-    """Returns LayerNorm in at least float32; every device holds its two vectors whole."""
+    """Returns LayerNorm in at least float32; every device holds its vectors whole."""
     return nn.LayerNorm(
         name=name,
+        use_bias=config.member.parts.layer_biases,
         epsilon=config.layer_norm_epsilon,
         dtype=accumulator(jnp.dtype(config.compute_dtype)),
         use_fast_variance=False,
@@ -283,7 +284,7 @@ class Dropout(nn.Module):
 
 
 class Dense(nn.Module):
-    """x W + b with kernel [in, out]."""
+    """x W + b with kernel [in, out]; without `bias` x W."""
 
     config: ModelConfig
     features: int
@@ -291,12 +292,16 @@ class Dense(nn.Module):
     kind: Kind
     depth: Depth
     initializer: Initializer | None = None
+    bias: bool = True
 
     @nn.compact
     def __call__(self, x_BQD: jax.Array) -> jax.Array:
         """Maps [B, Q, in] to [B, Q, out]; the sum is rounded to the dtype of x."""
         shape, depth = (x_BQD.shape[-1], self.features), self.depth
         kernel_DF = parameter(self, "kernel", shape, self.axes, self.kind, depth, self.initializer)
+        y_BQF = product("bqd,df->bqf", x_BQD, kernel_DF, cpu=self.config.on_cpu)
+        if not self.bias:
+            return y_BQF
         bias_F = parameter(
             self,
             "bias",
@@ -307,13 +312,12 @@ class Dense(nn.Module):
             nn.initializers.zeros,
             decays=False,
         )
-        y_BQF = product("bqd,df->bqf", x_BQD, kernel_DF, cpu=self.config.on_cpu)
         return (y_BQF + bias_F[None, None]).astype(x_BQD.dtype)
 
 
 class FeedForward(nn.Module):
     """LN( x + Drop( W2 Drop(act(W1 x + b1)) + b2 ) ), shared by both streams; with pre-norm LN is
-    on the input of W1 instead.
+    on the input of W1 instead. A gated one has act(W1 x + b1) * (W3 x + b3) (`parts.gated`).
     """
 
     config: ModelConfig
@@ -324,14 +328,21 @@ class FeedForward(nn.Module):
         """Returns the rows of both streams; see `transformer.Layer`."""
         config, depth = self.config, layer_depths(self.config)
         pre, norm = config.norm == "pre", layer_norm("norm", config, depth)
-        y_BSD = norm(x_BSD).astype(x_BSD.dtype) if pre else x_BSD
-        y_BSF = Dense(config, config.d_ff, ("embed", "ff"), "matrix", depth, name="inner")(y_BSD)
-        y_BSF = ACTIVATIONS[config.activation](y_BSF)
-        y_BSF = Dropout(config.activation_dropout)(y_BSF, *places)
-        outer_init = residual_init(config, self.parts)
-        outer = Dense(
-            config, config.d_model, ("ff", "embed"), "matrix", depth, outer_init, name="outer"
+        dense = functools.partial(
+            Dense, config, kind="matrix", depth=depth, bias=self.parts.layer_biases
         )
+        inner = functools.partial(dense, features=config.d_ff, axes=("embed", "ff"))
+        outer = dense(
+            features=config.d_model,
+            axes=("ff", "embed"),
+            initializer=residual_init(config, self.parts),
+            name="outer",
+        )
+        y_BSD = norm(x_BSD).astype(x_BSD.dtype) if pre else x_BSD
+        y_BSF = ACTIVATIONS[config.activation](inner(name="inner")(y_BSD))
+        if self.parts.gated:
+            y_BSF *= inner(name="gate")(y_BSD)
+        y_BSF = Dropout(config.activation_dropout)(y_BSF, *places)
         y_BSD = outer(y_BSF)
         y_BSD = Dropout(config.dropout)(y_BSD, *places)
         return x_BSD + y_BSD if pre else norm(x_BSD + y_BSD).astype(x_BSD.dtype)

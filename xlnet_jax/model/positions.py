@@ -1,5 +1,5 @@
-"""Learned positions, sinusoids, and the sinusoids of relative positions with their projection for
-both reading directions.
+"""Learned positions, sinusoids, rotary positions, and the sinusoids of relative positions with
+their projection for both reading directions.
 
     R(d) = [sin(d w_0 .. d w_{D/2-1}), cos(d w_0 .. d w_{D/2-1})],   w_m = 10000^(-2m / D)
 
@@ -11,6 +11,8 @@ The table has N = K + T - 1 rows, row n for the distance K - 1 - n.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -53,6 +55,37 @@ def absolute_sinusoids(place_BT: jax.Array, width: int, dtype: jnp.dtype) -> jax
     return jnp.stack([jnp.sin(angle_BTM), jnp.cos(angle_BTM)], axis=-1).reshape(
         *place_BT.shape, width
     )
+
+
+class Turns(NamedTuple):
+    """Cosines and sines of rotary angles at N positions, [2, B, N, E / 2]: of global layers, and of
+    layers with a window.
+    """
+
+    cos_2BNF: jax.Array
+    sin_2BNF: jax.Array
+
+    def turn(self, x_BNHE: jax.Array, local: jax.Array | int) -> jax.Array:
+        """Turns the pairs (m, E / 2 + m) of the elements of each head, in at least float32; `local`
+        is 1 in a layer with a window, else 0.
+        """
+        cos_BN1F, sin_BN1F = (x_2BNF[local][:, :, None] for x_2BNF in self)
+        first, second = jnp.split(x_BNHE.astype(cos_BN1F.dtype), 2, axis=-1)
+        turned = first * cos_BN1F - second * sin_BN1F, second * cos_BN1F + first * sin_BN1F
+        return jnp.concatenate(turned, axis=-1).astype(x_BNHE.dtype)
+
+
+def turns(config: ModelConfig, position_BN: jax.Array) -> Turns:
+    """Returns the rotary angles t theta^(-2m / E) at the positions t (Su et al. 2021, section 3.2).
+
+    The order of a head's elements is that of transformers: halves, not neighbours.
+    """
+    dtype = accumulator(jnp.dtype(config.compute_dtype))
+    theta_21 = jnp.array([[config.theta], [config.theta_local]], dtype)
+    share_1F = jnp.arange(0, config.head_dim, 2).astype(dtype)[None] / config.head_dim
+    frequency_2F = theta_21**-share_1F
+    angle_2BNF = position_BN[None, :, :, None].astype(dtype) * frequency_2F[:, None, None]
+    return Turns(jnp.cos(angle_2BNF), jnp.sin(angle_2BNF))
 
 
 def sinusoids(config: ModelConfig, segment_len: int, memory_len: int) -> jax.Array:

@@ -25,7 +25,14 @@ from xlnet_jax.compat import CORRECT, CompatConfig, hooks
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels.xla import PackedKeys
 from xlnet_jax.members.parts import Parts
-from xlnet_jax.model.attention import Attention, AttentionInputs, AttentionStream, Biases
+from xlnet_jax.model import positions
+from xlnet_jax.model.attention import (
+    Attention,
+    AttentionInputs,
+    AttentionStream,
+    Biases,
+    Rotary,
+)
 from xlnet_jax.model.cache import Cache, Kept
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.layers import Dropout, FeedForward, Places, layer_norm
@@ -83,10 +90,14 @@ class Layer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs
+        self,
+        x_BSD: jax.Array,
+        memory: jax.Array | Kept,
+        inputs: AttentionInputs,
+        number: jax.Array | None,
     ) -> tuple[jax.Array, Any]:
         """Maps (x, m_l) to (x, m_l'); with a cache, (x, kept keys and values) to (x, keys and
-        values of the new rows).
+        values of the new rows). `number` is the number of the layer; None if all are alike.
         """
         T, new_memory_BMD = inputs.streams[0].limit_BQ.shape[1], None
         if not isinstance(memory, Kept):
@@ -99,7 +110,7 @@ class Layer(nn.Module):
         # With learned positions all of a segment is fresh text, so R is the segment length in
         # training.
         attention = Attention(self.config, self.parts, self.reuse_len or T, name="attention")
-        x_BSD, rows = attention(x_BSD, memory, inputs)
+        x_BSD, rows = attention(x_BSD, memory, inputs, number)
         feed_forward = FeedForward(self.config, self.parts, name="feed_forward")
         x_BSD = feed_forward(x_BSD, inputs.places)
         # Stored only if a caller makes the collection mutable: auxiliary losses read
@@ -188,13 +199,16 @@ class XLNet(nn.Module):
             places=Places(rows, position_BS),
             table_SND=past.table_SND,
             slot_BT=past.slot_BT,
+            rotary=self._rotary(memory, batch, tokens, targets),
             # Biases that all layers share have the depth of the embeddings, 0.
             tied_biases=None
             if config.biases_per_layer
             else Biases(config, parts, 0, name="biases")(),
         )
 
-        x_BSD, kept = self._layers()(x_BSD, past.kept, inputs)
+        # A loop over layers that differ is one program: a layer knows its number.
+        number_L = None if inputs.rotary is None else jnp.arange(config.layers)
+        x_BSD, kept = self._layers()(x_BSD, past.kept, inputs, number_L)
         if parts.final_norm:
             x_BSD = layer_norm("final_norm", config, config.layers)(x_BSD).astype(x_BSD.dtype)
         return Output(
@@ -227,10 +241,40 @@ class XLNet(nn.Module):
             },
             variable_broadcast="params" if share else False,
             split_rngs={"params": not share, "dropout": True},
-            in_axes=(0, nn.broadcast),  # type: ignore[arg-type]
+            in_axes=(0, nn.broadcast, 0),  # type: ignore[arg-type]
             metadata_params={nn.PARTITION_NAME: "layers"},
             unroll=config.layers if unrolled else 1,
         )(config, self.parts, self.reuse_len, name="layers")
+
+    def _rotary(
+        self, memory: Memory | Cache, batch: Batch, tokens: Places, targets: Places
+    ) -> Rotary | None:
+        """Returns the rotary positions of the rows of both streams, and of all keys; None if
+        positions are not rotary.
+        """
+        if self.parts.positions != "rotary":
+            return None
+        (B, T), documents = batch.tokens.shape, batch.documents
+        place_BT = tokens.position_BQ
+        if place_BT is None:
+            place_BT = jnp.broadcast_to(jnp.arange(T), (B, T))
+        if isinstance(memory, Cache):
+            M = memory.memory_len
+            K = M + T if tokens.position_BQ is None else memory.rank_BK.shape[1]
+        else:
+            M = memory.hidden_LBMD.shape[2]
+            K = M + T
+        place_BK = jnp.broadcast_to(jnp.arange(K) - M, (B, K))
+        if documents is not None:
+            place_BK = documents.position
+        place_BS = place_BT
+        if self.parts.targets == "query":
+            place_BS = jnp.concatenate([place_BT, targets.position_BQ], axis=1)
+        position_BS, position_BK = (
+            batch.direction[:, None] * place_BN for place_BN in (place_BS, place_BK)
+        )
+        turns = (positions.turns(self.config, x) for x in (position_BS, position_BK))
+        return Rotary(position_BS, position_BK, *turns)
 
     def _past(
         self,

@@ -21,7 +21,7 @@ from xlnet_jax.objectives.objective import Objective, Rules
 
 def whole_text_rules(config: Any, where: str = "") -> Rules:
     """Returns the rules of fresh text, between CLS and SEP if framed, that may all be targets."""
-    data, special = config.data, 2 * config.objective.framed[config.model.member.positions_at_input]
+    data, special = config.data, 2 * config.objective.framed[config.model.member.bounded]
     where = where or f"data.objective={data.objective}"
     fresh, less = data.segment_len - special, f" - {special}" * (special > 0)
     must = f"must be data.segment_len{less} = {fresh} with {where}"
@@ -55,7 +55,7 @@ def masked_rules(config: Any) -> Rules:
         config.model.member,
         f"data.objective={config.data.objective}",
     )
-    pairs = not member.positions_at_input or (member.segments > 1 and not config.objective.whole)
+    pairs = not member.bounded or (member.segments > 1 and not config.objective.whole)
     return [
         (
             "data.pairs",
@@ -119,7 +119,7 @@ def mlm_rules(config: Any) -> Rules:
         ),
         (
             "data.spans",
-            data.spans != "pieces" or not config.model.member.positions_at_input,
+            data.spans != "pieces" or not config.model.member.bounded,
             f"is not for model.architecture={config.model.architecture}; use words or random",
         ),
         (
@@ -193,7 +193,7 @@ MLM = Objective(
     mlm_rules,
     lambda config: (
         (config.data.segment_len, "an example")
-        if config.model.member.positions_at_input
+        if config.model.member.bounded
         else length_with_random_b(config, 0)
     ),
     examples="masked",

@@ -478,16 +478,22 @@ def _initial_parameters(
     # The head of another task has other outputs, even if its shapes are equal.
     fresh = built.logical.params
     wanted = {name: tree for name, tree in fresh.items() if name != "head"}
-    # Exception: a sentence loss may have pretrained the first layer of a classifier as `pooler`.
-    if summary := fresh.get("head", {}).get("summary"):
-        wanted["pooler"] = summary
+    # Exception: pretraining may have trained the first layers of a head, with a sentence loss as
+    # `pooler`.
+    summary = fresh.get("head", {}).get("summary", {})
+    begin = "lm_head" if "transform" in summary else "pooler"
+    if summary:
+        wanted[begin] = summary
     params, origin = restore.foreign_parameters(path, wanted, processes, arrays)
     if summary:
         origin["fresh"] = [
-            name for name in origin["fresh"] if not name.startswith("params/pooler/")
+            name for name in origin["fresh"] if not name.startswith(f"params/{begin}/")
         ]
-        params |= {"head": {"summary": params.pop("pooler")}} if "pooler" in params else {}
-    theirs = (workdirs.read_config(restore.run_of(path)[0]) or {}).get("config", {})
+        params |= {"head": {"summary": params.pop(begin)}} if begin in params else {}
+    run = restore.run_of(path)[0]
+    theirs = (
+        flat(workdirs.load_config(run, step=origin["step"])) if workdirs.read_config(run) else {}
+    )
     names = [f"model.{key}" for key in ARCHITECTURE if key not in ("vocab_size", "spare_rows")]
     architecture = {name: theirs[name] for name in names if name in theirs}
     if other := changed_keys(config, architecture, FROZEN):

@@ -39,7 +39,7 @@ def most_targets(config: Config, length_D: np.ndarray) -> np.ndarray:
         return length_D + 1
     if config.objective.whole or data.factorization_order != "spans":
         return length_D
-    if config.model.member.positions_at_input:
+    if config.model.member.bounded:
         return np.maximum((data.target_rate * length_D).astype(int), 1)
     return np.maximum(length_D * data.num_predict // data.segment_len, 1)
 

@@ -55,7 +55,7 @@ def layout(data: DataConfig, memory_len: int) -> SegmentLayout:
 
 def check_length(text: Corpus, config: Config, name: str) -> None:
     """Raises BadInput if a text is too short for an example; see `Objective.shortest`."""
-    pairs = config.model.member.positions_at_input and config.objective.masks and config.data.pairs
+    pairs = config.model.member.bounded and config.objective.masks and config.data.pairs
     if pairs == "next" and text.documents < 2:
         raise BadInput(
             f"{name} is one document, but data.pairs=next needs another "
@@ -100,7 +100,7 @@ class ExampleBuilder(NamedTuple):
 
     def draws_needed(self, length: int) -> int:
         """Returns the number of draws that `targets` takes for `length` positions."""
-        if self.config.model.member.positions_at_input:
+        if self.config.model.member.bounded:
             return 2 * length
         return spans.draws_needed(length, self.config.data)
 
@@ -121,7 +121,7 @@ class ExampleBuilder(NamedTuple):
         """
         if text_BN is None:
             text_BN = np.ones(tokens_BN.shape, bool)
-        if self.config.model.member.positions_at_input:
+        if self.config.model.member.bounded:
             return self._in_random_order(tokens_BN, goal, draws_BX, text_BN)
         first_B1, length_B1 = text_BN.argmax(axis=1)[:, None], text_BN.sum(axis=1, keepdims=True)
         # Words can be found only in forward text, so reversed rows are turned to choose spans and
@@ -307,7 +307,7 @@ def _diffused(builder: ExampleBuilder) -> Batch:
 
 def _masked(builder: ExampleBuilder) -> Batch:
     config = builder.config
-    if config.model.member.positions_at_input:
+    if config.model.member.bounded:
         return _padded(builder)
     data, T = config.data, config.data.segment_len
     shape = SegmentLayout(T, 0, config.model.memory_len, 0, data.num_predict)

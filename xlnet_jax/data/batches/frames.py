@@ -23,7 +23,7 @@ def frame(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
     objective = config.objective
     if objective.causal:
         return ("eod",), ()
-    if objective.framed[config.model.member.positions_at_input]:
+    if objective.framed[config.model.member.bounded]:
         return ("cls",), ("sep",)
     whole = objective.masks or DISTRIBUTIONS[config.data.factorization_order].whole
     return (), () if whole else ("sep", "cls")

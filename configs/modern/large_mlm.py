@@ -1,0 +1,15 @@
+"""ModernBERT-Large: 28 layers, width 1024, 395,882,688 parameters.
+
+    xlnet-jax train --config=configs/modern/large_mlm.py --config.data.corpus=CORPUS --workdir=RUN
+
+The keys of base_mlm.py, with the published sizes of the large model. No complete run yet: no
+expected result.
+"""
+
+from xlnet_jax import config as base
+
+
+def get_config():
+    config = base.start_from(__file__, "base_mlm.py")
+    config.model.update(layers=28, d_model=1024, heads=16, d_ff=2624)
+    return config
