@@ -182,7 +182,7 @@ class Model:
 
     @property
     def longest(self) -> int:
-        """The number T of tokens per segment; with learned positions the most tokens of a text."""
+        """The number T of tokens per segment; with `Member.bounded` the most tokens of a text."""
         model = self.config.model
         return model.max_positions if model.member.bounded else self.config.data.segment_len
 

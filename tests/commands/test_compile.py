@@ -199,6 +199,11 @@ def test_what_the_compiler_says_when_memory_is_short(message, expected):
     assert compile.out_of_memory(message) == tuple(int(number * 2**30) for number in expected)
     with pytest.raises(RuntimeError, match="the TPU compiler failed: INTERNAL"):
         compile.out_of_memory("INTERNAL: something else")
+    vector = (
+        "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 17.57M of 16.00M vmem."
+    )
+    with pytest.raises(RuntimeError, match="the TPU compiler failed: RESOURCE_EXHAUSTED"):
+        compile.out_of_memory(vector)
 
 
 def test_the_account_and_utilisation_agree_on_peaks():

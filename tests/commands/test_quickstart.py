@@ -17,6 +17,7 @@ from xlnet_jax.infer.orders import _told, warn_of_order
 from xlnet_jax.run.metrics import read_jsonl
 
 CONFIG = os.path.join(str(tiny.ROOT), "configs", "quickstart.py")
+MODERN = os.path.join(str(tiny.ROOT), "configs", "modern", "small_plm.py")
 BY_CHARACTERS = os.path.join(str(tiny.ROOT), "configs", "transformer_xl", "quickstart.py")
 
 
@@ -106,3 +107,23 @@ def test_the_quick_start_by_characters_scores_and_writes_text(tmp_path, capsys, 
     assert "export" not in result
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["text"] == PROMPT + text
+
+
+@pytest.mark.prove
+def test_the_quick_start_of_a_model_that_transformers_lacks_exports_for_orbax(
+    tmp_path, capsys, one_device
+):
+    words = [
+        "quickstart",
+        f"--config={MODERN}",
+        f"--workdir={tmp_path}",
+        "--json",
+        "--config.train.steps=20",
+        "--config.checkpoint.every=20",
+        "--config.optimizer.warmup_steps=10",
+        "--config.evaluation.blocks=60",
+    ]
+    assert main(words) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert os.path.isdir(os.path.join(result["export"], "params"))
+    assert len(result["filled"]) == len(QUESTIONS)

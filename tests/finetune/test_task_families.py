@@ -121,16 +121,18 @@ def test_dropout_of_a_head_is_that_of_its_class_in_transformers(family, task, ra
 
 @pytest.mark.slow
 def test_the_head_of_pretraining_begins_the_head_of_a_modernbert(tmp_path, settings):
-    """As in transformers, where both have one name."""
+    """As in transformers, where both have one name. What the task may read is known from the
+    source's architecture.
+    """
     source, model = str(tmp_path / "run"), _model("modernbert") | {"max_positions": 32}
     data = {"objective": "mlm", "reuse_len": 30, "bidirectional": False, "pairs": "none"}
     config = tiny.config(model=model, data=data | {"spans": "random"})
     params = tiny.random_params(config, 0.1)
     tiny.save_run(source, config, params)
     asked = settings(
-        model=model,
+        model={"memory_len": 0},
         checkpoint={"init_from": source},
-        finetune={"tokenizer": ""},
+        finetune={"tokenizer": "", "pooling": "cls"},
         optimizer={"learning_rate": 1e-12},
         train={"steps": 4},
     )

@@ -113,7 +113,9 @@ def out_of_memory(message: str) -> tuple[int, int]:
         r"exceeds available HBM \(| of )([\d.]+)([KMGT]?)",
         message,
     )
-    if "RESOURCE_EXHAUSTED" not in message or not found:
+    # A kernel may need more than the vector memory, which is no matter of HBM.
+    vector = found and f"{found[0]} vmem" in message
+    if "RESOURCE_EXHAUSTED" not in message or not found or vector:
         raise RuntimeError(f"the TPU compiler failed: {message}")
     wanted, wanted_unit, available, available_unit = found.groups()
     return int(float(wanted) * _UNITS[wanted_unit]), int(float(available) * _UNITS[available_unit])

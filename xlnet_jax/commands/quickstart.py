@@ -92,7 +92,8 @@ def quickstart(config: Config, workdir: str) -> Json:
         result: Json = {"export": os.path.join(workdir, "exported")}
         # A folder of an earlier call may have the parameters of an earlier step.
         shutil.rmtree(result["export"], ignore_errors=True)
-        export(run, result["export"])
+        format = "huggingface" if config.model.member.peer else "orbax"
+        export(run, result["export"], format=format)
     if config.objective.stream == "query":
         answers = fill(run, texts=QUESTIONS, order="confidence")
         result["filled"] = [

@@ -125,7 +125,8 @@ def _example_rules(config: Any) -> list[Rule]:
             "compat.switches",
             not on("static_copies")
             or (at_input and not (objective.whole or data.whole_documents) and config.pretrains),
-            "must leave out static_copies, which is for pretraining of members without memory",
+            "must leave out static_copies, which is for data.objective=mlm of bert, roberta, "
+            "albert and modernbert, without data.documents=whole",
         ),
         (
             "compat.switches",

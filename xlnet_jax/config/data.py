@@ -251,8 +251,9 @@ class FinetuneConfig:
     )
     pooling: str = key(
         "mean",
-        "embeddings: mean or maximum over all pieces, or the vector of CLS or of the last piece; "
-        "mean or cls of a modernbert that classifies or scores",
+        "embeddings: mean or maximum over the pieces of the last segment, or the vector of CLS or "
+        "of the last piece; modernbert, modern: mean or cls also in classification, regression "
+        "and multiple choice",
         "mean cls max last",
     )
     normalize: bool = key(False, "embeddings: vectors have length 1")
@@ -370,7 +371,7 @@ def _task_rules(config: Config) -> list[Rule]:
         (
             "finetune.pooling",
             task.task == "embeddings" or task.pooling in ("mean", "cls"),
-            f"is for finetune.task=embeddings; use mean or cls with finetune.task={task.task}",
+            f"is for finetune.task=embeddings; use mean with finetune.task={task.task}",
         ),
         (
             "finetune.columns",

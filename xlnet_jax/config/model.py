@@ -60,7 +60,9 @@ class ModelConfig:
     )
     share_layers: bool = key(False, "all layers share their parameters (ALBERT)")
     max_positions: int = key(
-        512, "tokens of the longest text, for members that have no memory", "[1, 1_048_576]"
+        512,
+        "tokens of the longest text of bert, roberta, albert, modernbert, gpt2 and transformer",
+        "[1, 1_048_576]",
     )
     layer_losses: bool = key(
         False,

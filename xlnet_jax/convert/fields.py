@@ -138,8 +138,8 @@ def config_json(config: Config, special: SpecialIds, kept: Json) -> Json:
         "activation": ACTIVATIONS[model.activation],
         "d_embed": model.d_embed or model.d_model,
         "max_positions": model.max_positions + model.member.first_position,
-        # Without a window all layers are global, and no key is farther than twice the longest text.
-        "window": model.window or 2 * model.max_positions,
+        # Without a window all layers are global, and its size has no effect.
+        "window": model.window or 128,
         "global_every": model.global_every if model.window else 1,
     }
     export = EXPORTS.get(task.task)
@@ -214,11 +214,18 @@ def _by_number(found: Json, row: Peer, path: str) -> Json:
             )
     angles = found.pop("rope_parameters", None) or {}
     files.check_types(angles, dict.fromkeys(_ANGLES, dict), path)
+    if angles.keys() - _ANGLES.keys():
+        raise BadInput(
+            f"{path}: rope_parameters={json.dumps(angles):.200}; only the keys "
+            f"{' and '.join(_ANGLES)} can be imported"
+        )
     for kind, key in _ANGLES.items():
         given = angles.get(kind) or {}
         theta = found.setdefault(key, given.get("rope_theta", usual[key]))
+        if theta is None:
+            raise BadInput(f"{path}: {key}, the base of {kind}, is null; write its number")
         one = {"rope_type": "default", "rope_theta": theta}
-        if theta is None or one | given != one or angles.keys() - _ANGLES.keys():
+        if one | given != one:
             raise BadInput(
                 f"{path}: {key}={theta} with rope_parameters={json.dumps(angles):.200}; only "
                 f"rope_type=default and rope_theta={theta} for {kind} can be imported"

@@ -153,9 +153,9 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
             "finetune.train is empty; name the training examples: --config.finetune.train=FILE"
         )
     kind, started = TASKS[config.finetune.task], workdirs.read_config(workdir) is not None
+    config, tokenizer = _model(config, workdir if started else "")
     if not started:  # an older version may have accepted a key that is now refused
         kind.check_options(config)
-    config, tokenizer = _model(config, workdir if started else "")
     config, examples, dev_examples = _read(kind, config)
     # Rows do not follow each other; batching them here is faster than in a worker process.
     config = config.changed(data={"corpus": "", "windows_per_block": 1, "workers": 0})

@@ -207,12 +207,12 @@ class Task(abc.ABC):
     @classmethod
     def check_options(cls, config: Config) -> None:
         """Raises BadInput if the user has set a key of `finetune` that this task does not read."""
-        usual, known = vars(FinetuneConfig()), OF_ALL_TASKS | cls.options
+        usual, options = vars(FinetuneConfig()), cls.options
         if cls.summarised and config.model.member.parts.summary == "head":
-            known |= {"pooling"}
+            options |= {"pooling"}
         for name, value in vars(config.finetune).items():
-            if value != usual[name] and name not in known:
-                read = ", ".join(f"finetune.{option}" for option in sorted(cls.options))
+            if value != usual[name] and name not in OF_ALL_TASKS | options:
+                read = ", ".join(f"finetune.{option}" for option in sorted(options))
                 raise BadInput(
                     f"finetune.{name}={value} has no meaning with "
                     f"finetune.task={config.finetune.task}, which reads {read or 'no such key'}; "

@@ -145,8 +145,9 @@ def _case(config: ModelConfig, chosen: bool) -> Arguments:
     directions and segments, or the window of the model.
     """
     rng, dtype = np.random.default_rng(0), jnp.dtype(config.compute_dtype)
-    B, T, M, Q, H, E = 2, 250, 20, 37 if chosen else 250, 2, config.head_dim
-    K = M + T
+    # With a window several blocks of queries and of keys, some of which see nothing of each other.
+    B, T, M, H, E = 2, 700 if config.window else 250, 20, 2, config.head_dim
+    K, Q = M + T, 37 if chosen else T
     integers = functools.partial(rng.integers, dtype=np.int32)
     rank_BK = integers(-1, T, (B, K))
     at_BQ = (
@@ -169,7 +170,7 @@ def _case(config: ModelConfig, chosen: bool) -> Arguments:
         }
     elif config.window:
         place_BK = np.arange(B * K, dtype=np.int32).reshape(B, K) % K - M
-        terms = {"near": NearKeys(np.int32(config.window // 2), at_BQ, place_BK)}
+        terms = {"near": NearKeys(np.int32(min(config.window // 2, 64)), at_BQ, place_BK)}
     return Arguments(
         q_BQHE=normal(B, Q, H, E),
         k_BKHE=normal(B, K, H, E),

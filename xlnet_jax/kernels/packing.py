@@ -80,6 +80,7 @@ class Plan:
 def plan_fields(a: Arguments, positions: int, keys: int) -> dict[str, Any]:
     """Returns the fields of `Plan`; `positions` and `keys` are padded sizes."""
     assert a.position is None or a.near is None, "relative positions have no window"
+    assert a.position is not None or a.max_distance is None, "M is known from position keys"
     return {
         "positions": positions,
         "keys": keys,

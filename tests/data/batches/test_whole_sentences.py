@@ -399,7 +399,8 @@ def test_settings_that_a_family_cannot_have_are_refused(architecture, data, mess
         (
             "compat",
             {"switches": "static_copies"},
-            "must leave out static_copies, which is for pretraining of members without memory",
+            "must leave out static_copies, which is for data.objective=mlm of bert, roberta, "
+            "albert and modernbert, without data.documents=whole",
         ),
     ],
 )
