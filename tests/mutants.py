@@ -4878,18 +4878,11 @@ MUTANTS = (
         one("convert/peers", "test_config_json_of_either_version_is_read"),
     ),
     Mutant(
-        "angles_of_another_kind_are_read_silently",
-        "xlnet_jax/convert/fields.py",
-        "one | given != one or",
-        "",
-        one("convert/peers", "test_what_has_no_equal_is_refused_in_one_line[modernbert]"),
-    ),
-    Mutant(
         "the_first_layer_of_modernbert_has_a_norm",
         "xlnet_jax/members/modernbert.py",
         ", first=1",
         "",
-        one("convert/peers", "test_a_folder_without_tokenizer_config_is_imported[none-modernbert]"),
+        family("modernbert"),
     ),
     Mutant(
         "a_modernbert_says_nothing_of_cls",
