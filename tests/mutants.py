@@ -5017,7 +5017,7 @@ MUTANTS = (
         "xlnet_jax/members/modernbert.py",
         ", first=1",
         "",
-        one("convert/peers", "test_a_folder_without_tokenizer_config_is_imported[none-modernbert]"),
+        family("modernbert"),
     ),
     Mutant(
         "a_modernbert_says_nothing_of_cls",
