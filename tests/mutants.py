@@ -151,8 +151,8 @@ MUTANTS = (
     Mutant(
         "a_memory_has_positive_places",
         TRANSFORMER,
-        "jnp.broadcast_to(jnp.arange(K) - M, (B, K))",
-        "jnp.broadcast_to(jnp.arange(K), (B, K))",
+        "jnp.broadcast_to(jnp.arange(keys) - slots, (B, keys))",
+        "jnp.broadcast_to(jnp.arange(keys), (B, keys))",
         rotary("windows-xla"),
     ),
     Mutant(

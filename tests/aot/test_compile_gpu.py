@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_the_attention_of_documents_skips_the_keys_of_others():
-    """Instructions of four documents, and of five that straddle the blocks, in shares of one; those
-    without the position term; those of a window of 128 in 2,048.
+    """Instructions in shares of the instructions of one document: of four documents, of five that
+    straddle the blocks, of one text without the position term, and of a window of 128.
     """
     done = subprocess.run([sys.executable, SCRIPT, "--documents"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -245,7 +245,7 @@ def reached(config, batch, memory, row):
 
 def test_nothing_depends_on_what_it_does_not_see(x64):
     """A target on itself, a later rank, or a key outside of the window, in the text or in the
-    memory: its gradient is exactly 0, and that of everything else is not.
+    memory: its gradient is exactly 0. All other gradients are not 0.
     """
     config, params, run = made("windows", "xla")
     compared = 0

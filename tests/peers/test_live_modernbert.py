@@ -1,7 +1,7 @@
 """ModernBERT against Hugging Face `transformers` itself, on configurations that nobody chose:
 logits, loss and every gradient, with padding, windows and rows of several documents, in float64.
 
-The names of its tensors are written out here, apart from those of `convert`. Needs torch and
+The names of its tensors are written here again, not taken from `convert`. Needs torch and
 transformers; without them this file is skipped.
 """
 
@@ -131,7 +131,7 @@ def to_tree(model, arrays, missing=np.pi):
 
 
 def drawn_peer(config, seed):
-    """Their model with weights far from those of a start, and our tree of them."""
+    """Their model with weights far from the initial ones, and our tree of these weights."""
     network, generator = peer(config.model), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, x in network.named_parameters():

@@ -358,10 +358,8 @@ def _of_head(found: Json, of_task: dict[str, tuple[str, Any]], path: str) -> Jso
     """Returns the keys of `finetune` that `of_task` names. Raises BadInput for an unknown value."""
     keys: Json = {}
     for theirs, (ours, default) in of_task.items():
-        value, choices = (
-            found.get(theirs, default),
-            configs.fields()[f"finetune.{ours}"].metadata["choices"],
-        )
+        value = found.get(theirs, default)
+        choices = configs.fields()[f"finetune.{ours}"].metadata["choices"]
         if choices and value not in choices:
             raise BadInput(f"{path}: {theirs}={value!r:.60} is not one of {', '.join(choices)}")
         keys[f"finetune.{ours}"] = value

@@ -4,8 +4,8 @@ GPT-2.
     level      a piece                                special pieces
     wordpiece  `word`, or `##part` that continues     [PAD] [UNK] [CLS] [SEP] [MASK], with any ids
                a word
-    bytebpe    bytes, a space as `Ġ` before its word  <s> <pad> </s> <unk> <mask>, or those of
-                                                      WordPiece, or <|endoftext|> alone
+    bytebpe    bytes, a space as `Ġ` before its word  <s> <pad> </s> <unk> <mask>, or the pieces
+                                                      of wordpiece, or <|endoftext|> alone
 
 A `tokenizer.json` has the pieces and the steps that normalise and cut a text. Any program with that
 library can read the file in a corpus or a work directory. The file lacks padding, truncation and

@@ -67,7 +67,7 @@ class Linear(nn.Module):
 
 class Summary(nn.Module):
     """The head before its logits, by `parts.summary`: Drop(tanh(W h + b)) with the parameters of a
-    `Linear`, or Drop(LN(act(W h + b))) with those of the dense head of pretraining.
+    `Linear`, or Drop(LN(act(W h + b))) with the parameters of the dense head of pretraining.
     """
 
     config: ModelConfig

@@ -154,7 +154,8 @@ def _fused_backward(plan: GpuPlan, saved: Any, do_BQHE: jax.Array) -> tuple[Any,
     B, Q, H, _ = a_BQHE.shape
     delta_BHQ = jnp.einsum("bqhe,bqhe->bhq", do_BQHE, o_BQHE, preferred_element_type=jnp.float32)
     inputs = *inputs, do_BQHE, log_BHQ, delta_BHQ
-    groups, dr_GNHE, dr_SNHE = (blocks := Q // plan.queries), None, None
+    blocks = Q // plan.queries
+    groups, dr_GNHE, dr_SNHE = blocks, None, None
     if plan.relative:
         groups = next(
             (n for n in range(1, blocks) if blocks % n == 0 and n * B * H >= plan.programs), blocks

@@ -32,8 +32,8 @@ jax.
     head              dense                  dense
 
 The members of the second table have one stream, which predicts the targets, and biases in
-attention; those of the third table have biases only in the softmax. A module reads the fields of a
-member, never its name. CONTRIBUTING.md shows how to add a member.
+attention; members of the third table have biases only in the softmax. A module reads the fields of
+a member, never its name. CONTRIBUTING.md shows how to add a member.
 """
 
 from xlnet_jax.members.albert import ALBERT

@@ -78,7 +78,7 @@ class Turns(NamedTuple):
 def turns(config: ModelConfig, position_BN: jax.Array) -> Turns:
     """Returns the rotary angles t theta^(-2m / E) at the positions t (Su et al. 2021, section 3.2).
 
-    The order of a head's elements is that of transformers: halves, not neighbours.
+    As in transformers, the elements of a pair are half a head apart; they are not neighbours.
     """
     dtype = accumulator(jnp.dtype(config.compute_dtype))
     theta_21 = jnp.array([[config.theta], [config.theta_local]], dtype)

@@ -199,7 +199,7 @@ class XLNet(nn.Module):
             places=Places(rows, position_BS),
             table_SND=past.table_SND,
             slot_BT=past.slot_BT,
-            rotary=self._rotary(memory, batch, tokens, targets),
+            rotary=self._rotary(memory, M + T, batch, tokens, targets),
             # Biases that all layers share have the depth of the embeddings, 0.
             tied_biases=None
             if config.biases_per_layer
@@ -247,10 +247,10 @@ class XLNet(nn.Module):
         )(config, self.parts, self.reuse_len, name="layers")
 
     def _rotary(
-        self, memory: Memory | Cache, batch: Batch, tokens: Places, targets: Places
+        self, memory: Memory | Cache, keys: int, batch: Batch, tokens: Places, targets: Places
     ) -> Rotary | None:
-        """Returns the rotary positions of the rows of both streams, and of all keys; None if
-        positions are not rotary.
+        """Returns the rotary positions of the rows of both streams, and of all K = `keys` keys;
+        None if positions are not rotary.
         """
         if self.parts.positions != "rotary":
             return None
@@ -258,13 +258,8 @@ class XLNet(nn.Module):
         place_BT = tokens.position_BQ
         if place_BT is None:
             place_BT = jnp.broadcast_to(jnp.arange(T), (B, T))
-        if isinstance(memory, Cache):
-            M = memory.memory_len
-            K = M + T if tokens.position_BQ is None else memory.rank_BK.shape[1]
-        else:
-            M = memory.hidden_LBMD.shape[2]
-            K = M + T
-        place_BK = jnp.broadcast_to(jnp.arange(K) - M, (B, K))
+        slots = memory.memory_len if isinstance(memory, Cache) else memory.hidden_LBMD.shape[2]
+        place_BK = jnp.broadcast_to(jnp.arange(keys) - slots, (B, keys))
         if documents is not None:
             place_BK = documents.position
         place_BS = place_BT
