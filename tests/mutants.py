@@ -1467,6 +1467,13 @@ MUTANTS = (
         one("kernels/fused", "test_tables_of_rows_and_blind_queries"),
     ),
     Mutant(
+        "all_strips_have_the_mask_of_the_first",
+        "xlnet_jax/kernels/tpu_units.py",
+        "unit = self._fill(s * self.plan.heads, 0)",
+        "unit = self(s * self.plan.heads, 0)._replace(columns_ref=self._fill(0, 1).columns_ref)",
+        one("kernels/fused", "test_without_relative_positions[tpu-text-None-1]"),
+    ),
+    Mutant(
         "fused_saves_what_dropout_drops",
         FUSED_BACKWARD,
         "jnp.where(keep_QK, weight_QK, -weight_QK)",

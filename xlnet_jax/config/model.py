@@ -164,9 +164,11 @@ class ModelConfig:
     @property
     def saves_probabilities(self) -> bool:
         """Whether the TPU attention kernel keeps probabilities for its backward pass. A loop over
-        layers would copy them into a stack.
+        layers would copy them into a stack; and without relative positions computing them again is
+        faster than writing and reading them.
         """
-        return self.remat == "none" and self.unroll == "on"
+        relative = self.member.parts.positions == "relative"
+        return relative and self.remat == "none" and self.unroll == "on"
 
     @property
     def adaptive(self) -> bool:

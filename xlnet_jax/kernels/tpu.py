@@ -50,8 +50,8 @@ class TpuBlocks:
     other documents.
     """
     near: tuple[int, int] = (256, 512)
-    """The same, if layers may have a window: without it these are much faster than smaller blocks,
-    and with it as fast.
+    """The same, if layers may have a window and `keys` are too few for one block: without a window
+    these are much faster than smaller blocks, and with it as fast.
     """
     window: int = 512
     """Positions that one product of queries at chosen positions covers, a power of 2."""
@@ -139,7 +139,7 @@ def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPl
     Ep = next(width for width in HEAD_DIMS if width >= E)
     queries, keys = (
         blocks.near
-        if a.near is not None
+        if a.near is not None and blocks.keys < K
         else blocks.packed
         if a.packed is not None
         else (blocks.queries, blocks.keys)
@@ -212,7 +212,7 @@ def _fused_forward(plans: tuple[TpuPlan, ...], *arguments: Any) -> tuple[jax.Arr
             else None,
         ],
         scratch_shapes=[
-            pltpu.VMEM((*plan.columns, plan.strip, LANES), jnp.int32),
+            *_columns_and_mask(plan),
             pltpu.VMEM((2, plan.strip, plan.key_block), jnp.float32),
             pltpu.VMEM((lanes, plan.key_block), dtype),
             pltpu.VMEM((lanes, plan.query_block), jnp.float32),
@@ -254,7 +254,7 @@ def _fused_backward(plans: tuple[TpuPlan, ...], saved: Any, do_BQD: jax.Array) -
             ),
         ],
         scratch_shapes=[
-            pltpu.VMEM((*plan.columns, plan.strip, LANES), jnp.int32),
+            *_columns_and_mask(plan),
             scores,
             scores,
             pltpu.VMEM((lanes, keys), dtype),
@@ -326,6 +326,13 @@ def _call(
         name=f"xlnet_attention_{body.__name__}",
         interpret=plan.interpret,
     )
+
+
+def _columns_and_mask(plan: TpuPlan) -> list[Any]:
+    """Returns the memory of `columns_ref` and `mask_ref` of `Units`."""
+    mask = pltpu.VMEM((plan.query_block, plan.key_block), jnp.float32)
+    columns = pltpu.VMEM((*plan.columns, plan.strip, LANES), jnp.int32)
+    return [columns, None if plan.relative else mask]
 
 
 def _packed(*rows: jax.Array) -> jax.Array:

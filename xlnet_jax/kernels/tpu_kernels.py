@@ -53,6 +53,7 @@ class ForwardRefs(NamedTuple):
     the sum of 2^(s - highest).
     """
     columns: Any
+    mask: Any
     score: Any
     vt: Any
     """The values, transposed."""
@@ -71,7 +72,7 @@ def forward(plan: TpuPlan, *references: Any) -> None:
     inputs, refs = split(references, ForwardRefs)
     b, g, i, visit = (pl.program_id(n) for n in range(4))
     j, visited = plan.visited(inputs.seen, b, i, visit)
-    units = Units(plan, inputs, refs.columns, (b, g, i, j), False)
+    units = Units(plan, inputs, refs.columns, refs.mask, (b, g, i, j), False)
     pl.when(visited)(functools.partial(add_keys, units, refs, visit))
     pl.when(visit == pl.num_programs(3) - 1)(functools.partial(write_output, plan, refs))
 
@@ -81,6 +82,7 @@ def add_keys(units: Units, refs: ForwardRefs, visit: Any) -> None:
     plan, inputs, dtype = units.plan, units.inputs, units.inputs.k.dtype
     if plan.skips:
         pl.when(visit == 0)(units.start)
+    units.fill_mask()
     refs.vt[...] = inputs.v[0].T
 
     def first(n: Any, slot: int) -> Iterator[None]:
@@ -160,6 +162,7 @@ class BackwardRefs(NamedTuple):
     dr: Any
     dsmall: Any
     columns: Any
+    mask: Any
     score: Any
     """Scores, then their gradients."""
     dp: Any
@@ -203,7 +206,7 @@ def backward(plan: TpuPlan, *references: Any) -> None:
     if plan.skips:
         pl.when(first_of_row)(functools.partial(clear, refs.dk_sum, refs.dv_sum))
 
-    units = Units(plan, inputs, refs.columns, (b, g, i, j), True)
+    units = Units(plan, inputs, refs.columns, refs.mask, (b, g, i, j), True)
     table = inputs.table[b] if plan.relative and not plan.own_tables else 0
     pl.when(visited)(functools.partial(add_gradients, units, refs, table, visit))
 
@@ -241,6 +244,7 @@ def add_gradients(units: Units, refs: BackwardRefs, table: Any, visit: Any) -> N
             clear(refs.da, refs.db, refs.other)
     else:
         load_left_factors(plan, inputs, refs)
+    units.fill_mask()
     do_ref = refs.scaled if plan.saved else refs.do.at[0]
 
     def first(n: Any, slot: int) -> Iterator[None]:
@@ -388,10 +392,9 @@ def masked_scores(unit: Unit, score: Any) -> Callable[[int], jax.Array]:
     def scores(t: int) -> jax.Array:
         part = plan.parts[t]
         if relative is None:
-            score_QK = content(part)
-        else:
-            position, other_QL = relative
-            score_QK = position(t) + content(part) + only(unit.other(part), other_QL)
+            return content(part) + unit.mask_ref[:, part]
+        position, other_QL = relative
+        score_QK = position(t) + content(part) + only(unit.other(part), other_QL)
         return jnp.where(unit.visible(part), score_QK, -FAR)
 
     return scores

@@ -55,7 +55,7 @@ def position_gradients(
     unit: Unit, b_EQ: jax.Array, r_ref: Any, dr_ref: Any, db_ref: Any, ds_ref: Any
 ) -> None:
     """Adds the gradient of the position keys to dr_ref [E, N]; writes the gradient of b, [E, Q], or
-    with documents adds it.
+    with `plan.skips` adds it.
     """
     plan = unit.plan
 
@@ -75,12 +75,12 @@ def position_gradients(
             ds_QN = shifted(t).astype(b_EQ.dtype)
             dr_ref[:, rows] += dot(b_EQ, ds_QN, NN)
             db_EQ += dot(r_ref[:, rows], ds_QN, NT)
-        if plan.one_window and not plan.packed:
+        if plan.one_window and not plan.skips:
             db_ref[...] = db_EQ
         else:
             db_ref[...] += db_EQ
 
-    if not plan.one_window and not plan.packed:
+    if not plan.one_window and not plan.skips:
         db_ref[...] = jnp.zeros_like(db_ref)
     if plan.one_window:
         visit(unit.row(unit.windows[0]), None)

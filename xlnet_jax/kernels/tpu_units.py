@@ -90,9 +90,28 @@ class TpuPlan(packing.Plan):
         return pl.ds(pl.multiple_of(h * self.head_dim, self.head_dim), self.head_dim)
 
     @property
+    def skips(self) -> bool:
+        """As in `Plan`; with one block of keys there is nothing to skip."""
+        return super().skips and self.keys > self.key_block
+
+    @property
+    def reads_columns(self) -> bool:
+        """Whether a unit reads its columns. Without relative positions only dropout needs them,
+        because the heads of a strip share `Units.mask_ref`.
+        """
+        return self.relative or self.rate > 0
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether the columns of all units are filled at the first visit of a block of queries, and
+        stay: small blocks of keys would not pay for filling them.
+        """
+        return self.skips and self.reads_columns
+
+    @property
     def columns(self) -> tuple[int, ...]:
         """Shape of `Units.columns_ref`."""
-        return self.units if self.skips else 2, 4 + self.packed
+        return self.units if self.keeps_columns else 2, 4 + self.packed
 
     def visited(self, seen: Any, b: Any, i: Any, n: Any) -> tuple[Any, Any]:
         """Returns the n-th block of keys that block i of queries visits, and whether there is one;
@@ -153,6 +172,8 @@ class Unit(NamedTuple):
     """int32 [4 or 5, Q, 128]: limit, segment or position in the window, position, dropout's hash
     word after the query; with documents the floor.
     """
+    mask_ref: Any
+    """The rows of the strip in `Units.mask_ref`."""
     first_key: Any
     windows: tuple[Any, Any]
     """With `plan.relative` the first and the last window of the strip."""
@@ -230,24 +251,40 @@ class Units(NamedTuple):
     plan: TpuPlan
     inputs: TpuInputs
     columns_ref: Any
-    """int32 [2 slots or with `plan.skips` units, 4 or 5, Q, 128]; see `Unit`."""
+    """int32 [2 slots or units, 4 or 5, Q, 128]; see `Unit`."""
+    mask_ref: Any
+    """Without `plan.relative`: 0 for visible keys and -FAR for hidden keys of the block, float32
+    [block of queries, block of keys].
+    """
     program: tuple[Any, Any, Any, Any]
     """Numbers of row, lanes, queries, keys."""
     groups_first: bool
     """Whether the grid's first axis is the lanes, its second the row."""
 
     def start(self) -> None:
-        """Fills the columns of all units with `plan.skips`, at the first visit of a block of
-        queries: small blocks of keys would not pay for it.
-        """
+        """Fills the columns of all units with `plan.keeps_columns`."""
+        if not self.plan.keeps_columns:
+            return
 
         @pl.loop(0, self.plan.units)
         def _unit(n: Any) -> None:
             self._fill(n, 0)
 
+    def fill_mask(self) -> None:
+        """Writes `mask_ref`, if there is one."""
+        if self.mask_ref is None:
+            return
+
+        @pl.loop(0, self.plan.query_block // self.plan.strip)
+        def _strip(s: Any) -> None:
+            unit = self._fill(s * self.plan.heads, 0)
+            for part in self.plan.parts:
+                unit.mask_ref[:, part] = jnp.where(unit.visible(part), 0, -packing.FAR)
+
     def ready(self, n: Any, slot: int) -> Unit:
-        """Returns unit n with its columns, which fill the slot without `plan.skips`."""
-        return self(n, slot) if self.plan.skips else self._fill(n, slot)
+        """Returns unit n with the columns that it reads; if they are not kept, fills the slot."""
+        fills = self.plan.reads_columns and not self.plan.keeps_columns
+        return self._fill(n, slot) if fills else self(n, slot)
 
     def _fill(self, n: Any, slot: int) -> Unit:
         plan, (b, g, *_), unit = self.plan, self.program, self(n, slot)
@@ -285,9 +322,10 @@ class Units(NamedTuple):
                 ) * 2
         if plan.relative and plan.strip < LANES:
             start = i * plan.query_block + s * plan.strip - plan.positions & LANES - 1
-        columns = self.columns_ref.at[n if plan.skips else slot]
+        columns = self.columns_ref.at[n if plan.keeps_columns else slot]
+        mask = None if plan.relative else self.mask_ref.at[here]
         first_key = j * plan.key_block
-        return Unit(plan, inputs, h, here, start, columns, first_key, windows)
+        return Unit(plan, inputs, h, here, start, columns, mask, first_key, windows)
 
 
 def only(which: jax.Array | bool, x: jax.Array) -> jax.Array:

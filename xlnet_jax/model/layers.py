@@ -14,6 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from xlnet_jax.batch import Array
@@ -147,6 +148,10 @@ class PrecastKernel:
             # With heads and their elements as one axis a TPU gathers in the layout of the product.
             rows = x.reshape(len(x), -1) if axis == 0 and x.ndim > 1 else x
             rows = jax.lax.all_gather(rows, names, axis=axis, tiled=True)
+            if axis == 0 and x is self.zeros:
+                # The gradient has its rows one after the other. Else the layout of the product can
+                # make a TPU sum all rows on each device, twice the traffic, and then take its part.
+                rows = with_layout_constraint(rows, Layout(tuple(range(rows.ndim))))
             return meshes.reshaped(rows.reshape(-1, *x.shape[1:]) if axis == 0 else rows, shape)
 
         return PrecastKernel(gather(self.value), gather(self.zeros))
@@ -250,6 +255,29 @@ ACTIVATIONS = {
 }
 
 
+def gated(
+    activation: Callable[[jax.Array], jax.Array], x_BSF: jax.Array, gate_BSF: jax.Array
+) -> jax.Array:
+    """Returns activation(x) * gate, which each pass computes once.
+
+    Without barriers a TPU's compiler computes it again inside each of the five products that need
+    it or its gradient: then GELU costs more than the products.
+    """
+
+    def multiplied(x_BSF: jax.Array, gate_BSF: jax.Array) -> jax.Array:
+        return activation(x_BSF) * gate_BSF
+
+    def forward(*factors: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        return jax.lax.optimization_barrier(multiplied(*factors)), factors
+
+    def backward(factors: tuple[jax.Array, ...], dy_BSF: jax.Array) -> tuple[jax.Array, ...]:
+        return jax.lax.optimization_barrier(jax.vjp(multiplied, *factors)[1](dy_BSF))
+
+    run = jax.custom_vjp(multiplied)
+    run.defvjp(forward, backward)
+    return run(x_BSF, gate_BSF)
+
+
 class Places(NamedTuple):
     """Where some vectors are: the indices of their dropout masks."""
 
@@ -339,9 +367,11 @@ class FeedForward(nn.Module):
             name="outer",
         )
         y_BSD = norm(x_BSD).astype(x_BSD.dtype) if pre else x_BSD
-        y_BSF = ACTIVATIONS[config.activation](inner(name="inner")(y_BSD))
+        y_BSF, activation = inner(name="inner")(y_BSD), ACTIVATIONS[config.activation]
         if self.parts.gated:
-            y_BSF *= inner(name="gate")(y_BSD)
+            y_BSF = gated(activation, y_BSF, inner(name="gate")(y_BSD))
+        else:
+            y_BSF = activation(y_BSF)
         y_BSF = Dropout(config.activation_dropout)(y_BSF, *places)
         y_BSD = outer(y_BSF)
         y_BSD = Dropout(config.dropout)(y_BSD, *places)
