@@ -337,7 +337,7 @@ MUTANTS = (
         GPU,
         "(segment_1S >= self.nearest_Q1) & ",
         "",
-        one("kernels/fused", "test_without_relative_positions[gpu-text-None-1]"),
+        one("kernels/fused", "test_without_relative_positions[gpu-text-window]"),
     ),
     Mutant(
         "a_window_has_no_first_block",
@@ -365,7 +365,7 @@ MUTANTS = (
         "xlnet_jax/kernels/tpu_units.py",
         "jnp.abs(distance_QK) <= self.inputs.size[0]",
         "jnp.abs(distance_QK) < self.inputs.size[0]",
-        one("kernels/fused", "test_without_relative_positions[tpu-text-None-1]"),
+        one("kernels/fused", "test_without_relative_positions[tpu-text-window]"),
     ),
     Mutant(
         "a_window_skips_a_block_too_many",
