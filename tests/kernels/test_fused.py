@@ -146,25 +146,37 @@ def test_tables_of_rows_and_blind_queries(chosen, kernel):
     assert not np.any(o_BQHE[1]) and np.any(o_BQHE[0]) and not np.any(grads.position[0][1])
 
 
+WITHOUT = {
+    "text-window": ("text", None, [1, 65, NEVER]),
+    "text": ("text", 40, [None]),
+    "documents": ("documents", None, [None]),
+    "documents-window": ("documents", 40, [1, 65, NEVER]),
+}
+"""Text, number of chosen queries, and windows, smaller and larger than a block."""
+
+
 @pytest.mark.parametrize(
-    ("drawn", "chosen", "sizes"),
+    ("kernel", "case"),
     [
-        ("text", None, [1, 65, NEVER]),
-        ("text", 40, [None]),
-        ("documents", None, [None]),
-        ("documents", 40, [1, 65, NEVER]),
+        *(
+            pytest.param(kernel, case, id=f"{name}-{case}")
+            for name, kernel in zip(NAMES, (GATHERED, GPU), strict=True)
+            for case in WITHOUT
+        ),
+        *(
+            pytest.param(kernel, case, id=f"{name}-{case}", marks=pytest.mark.slow)
+            for name, kernel, case in (
+                ("saved", saved, "text-window"),
+                ("saved", saved, "text"),
+                ("strips", STRIPS, "text-window"),
+                ("strips", STRIPS, "documents-window"),
+            )
+        ),
     ],
-    ids=["text-window", "text", "documents", "documents-window"],
 )
-@pytest.mark.parametrize(
-    "kernel",
-    [GATHERED, GPU, *(pytest.param(kernel, marks=pytest.mark.slow) for kernel in (saved, STRIPS))],
-    ids=[*NAMES, "saved", "strips"],
-)
-def test_without_relative_positions(kernel, drawn, chosen, sizes):
-    """Also windows, smaller and larger than a block, in the same program; over a memory and in
-    documents.
-    """
+def test_without_relative_positions(kernel, case):
+    """Over a memory and in documents; all windows are one program."""
+    drawn, chosen, sizes = WITHOUT[case]
     arguments = (
         draw(T=300, M=96, chosen=chosen, H=1, E=64)
         if drawn == "text"
