@@ -165,10 +165,11 @@ MUTANTS = (
     Mutant(
         "cached_keys_are_turned_twice",
         ATTENTION,
-        "k_BKHE = inputs.rotary.turns_K.turn(k_BKHE, local)",
-        "k_BKHE = inputs.rotary.turns_K.turn(k_BKHE, local)\n"
+        "local = self._turned(q_BSHE, k_BKHE, inputs.rotary, number)",
+        "local = self._turned(q_BSHE, k_BKHE, inputs.rotary, number)\n"
+        "        if rows and inputs.rotary:\n"
         "            own = positions.Turns(*(x[:, :, :T] for x in inputs.rotary.turns_S))\n"
-        "            rows = rows and (own.turn(rows[0], local), rows[1])",
+        "            rows = (own.turn(rows[0], local), rows[1])",
         one("infer/decoder", "test_cached_equals_uncached_with_turned_keys"),
     ),
     Mutant(
@@ -336,7 +337,7 @@ MUTANTS = (
         GPU,
         "(segment_1S >= self.nearest_Q1) & ",
         "",
-        one("kernels/fused", "test_without_relative_positions[gpu-text-None-1]"),
+        one("kernels/fused", "test_without_relative_positions[gpu-text-window]"),
     ),
     Mutant(
         "a_window_has_no_first_block",
@@ -364,7 +365,7 @@ MUTANTS = (
         "xlnet_jax/kernels/tpu_units.py",
         "jnp.abs(distance_QK) <= self.inputs.size[0]",
         "jnp.abs(distance_QK) < self.inputs.size[0]",
-        one("kernels/fused", "test_without_relative_positions[tpu-text-None-1]"),
+        one("kernels/fused", "test_without_relative_positions[tpu-text-window]"),
     ),
     Mutant(
         "a_window_skips_a_block_too_many",
@@ -914,7 +915,7 @@ MUTANTS = (
     Mutant(
         "positions_of_layers_go_on_in_the_next_document",
         ATTENTION,
-        "T if (packed := inputs.streams[0].packed) is None else packed.position_BQ",
+        "T if content.packed is None else content.packed.position_BQ",
         "T",
         documents("vanilla-clm-cpu"),
     ),
@@ -1072,7 +1073,7 @@ MUTANTS = (
     Mutant(
         "biases_of_attention_missing",
         ATTENTION,
-        "(x + bias[None, None])",
+        "(y + bias[None, None])",
         "(x + 0 * bias[None, None])",
         family("bert"),
     ),
@@ -1471,7 +1472,7 @@ MUTANTS = (
         "xlnet_jax/kernels/tpu_units.py",
         "unit = self._fill(s * self.plan.heads, 0)",
         "unit = self(s * self.plan.heads, 0)._replace(columns_ref=self._fill(0, 1).columns_ref)",
-        one("kernels/fused", "test_without_relative_positions[strips-text-None-1]"),
+        one("kernels/fused", "test_without_relative_positions[strips-text-window]"),
     ),
     Mutant(
         "fused_saves_what_dropout_drops",
@@ -4509,7 +4510,7 @@ MUTANTS = (
         "text_U=part.text_U[order_U]",
         "text_U=part.text_U[order_U], kind_N=0 * part.kind_N",
         one(
-            "infer/learned_positions",
+            "infer/bounded_texts",
             "test_a_masked_xlnet_fills_by_the_logits_of_the_whole_text_with_cls_in_its_own_segment",
         ),
     ),
@@ -4834,6 +4835,20 @@ MUTANTS = (
         "{np.mean(found):.4f}",
         "{np.max(found):.4f}",
         one("commands/compare", "test_every_run_is_fine_tuned_once_and_the_page_has_the_task"),
+    ),
+    Mutant(
+        "a_switch_in_vain_passes",
+        "xlnet_jax/compat/__init__.py",
+        'parts.positions == "relative" and not',
+        "not",
+        one("train/compat", "test_a_switch_that_changes_nothing_is_refused"),
+    ),
+    Mutant(
+        "a_card_without_the_pooling_of_a_head",
+        "xlnet_jax/convert/model_card.py",
+        '(task.task == "embeddings" or of_head(row, task.task))',
+        'task.task == "embeddings"',
+        one("convert/card", "test_the_pooling_that_a_head_reads_is_named"),
     ),
     Mutant(
         "a_mistyped_switch_is_ignored",

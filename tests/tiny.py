@@ -70,9 +70,7 @@ def config(**changes: Any) -> Config:
 
 
 def family(name: str, **changes: Any) -> Config:
-    """`config` for pretraining a model of a family with positions learned at the input; `changes`
-    as there.
-    """
+    """`config` for pretraining a model of a family with `Member.bounded`; `changes` as there."""
     sections = MEMBERS[name].usual(32)
     sections["data"] |= {
         "sentence_loss": MEMBERS[name].segments > 1 and sections["data"]["pairs"] != "none"

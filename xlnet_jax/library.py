@@ -290,12 +290,12 @@ class Model:
         if not gapped:
             return []
         ids, known = [text.ids for text in gapped], [text.known for text in gapped]
-        T, learned = self.longest, self.config.model.member.bounded
-        if self.config.objective.likelihood == "pseudo" and not learned:
+        T, bounded = self.longest, self.config.model.member.bounded
+        if self.config.objective.likelihood == "pseudo" and not bounded:
             T = power_of_two(2 + max(map(len, ids)), T)  # a text of any length, with CLS and SEP
         # A left-to-right model without a memory may continue past a segment: as in training, the
         # next segment does not see the previous segment.
-        endless = self.config.objective.causal and not (learned or self.config.data.whole_documents)
+        endless = self.config.objective.causal and not (bounded or self.config.data.whole_documents)
         special, longest = frames.pieces_around(self.config), math.inf if endless else T
         rows = checked_texts(any_order(self.config), longest, ids, known, special)
         warn_of_order(self.config, known, asked.order)
@@ -477,10 +477,10 @@ class Model:
         """
         if not rows:
             return []
-        learned = self.config.model.member.bounded
-        if not learned:
+        bounded = self.config.model.member.bounded
+        if not bounded:
             self._refuse_left_to_right()
-        if learned and (long := max(map(len, rows))) > self.longest:
+        if bounded and (long := max(map(len, rows))) > self.longest:
             raise BadInput(
                 f"a text has {long} tokens with its special pieces, and the model has positions "
                 f"for {self.longest} (model.max_positions); shorten it"
@@ -492,7 +492,7 @@ class Model:
                 segments = [self._whole(np.array(rows[number])) for number in numbers]
                 T = -(-max(len(segment.token_N) for segment in segments) // _ROUND) * _ROUND
                 P = -(-max(len(segment.position_U) for segment in segments) // 4) * 4
-                batch = padded(segments, B, min(T, self.longest) if learned else T, P)
+                batch = padded(segments, B, min(T, self.longest) if bounded else T, P)
                 found = jax.device_get(_forward(language_model(config), params, batch))
                 for number, segment, hidden_TD, logits_PV in zip(
                     numbers, segments, *found, strict=False

@@ -13,8 +13,8 @@ examples follow data.segment_len. No complete run yet: no expected result.
 from xlnet_jax import config as base
 
 
-def get_config():
-    config = base.start_from(__file__, "base_plm.py")
+def get_config(sizes="base_plm.py"):
+    config = base.start_from(__file__, sizes)
     config.model.update(architecture="modernbert", max_positions=8192, memory_len=0)
     config.data.update(
         objective="mlm",

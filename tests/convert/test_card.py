@@ -72,3 +72,11 @@ def test_a_fine_tuned_model_is_one_of_its_task(task, tag, says):
         and ("| labels | no, some\\|thing |" in page) == bool(named)
     )
     assert "generate(" not in page and "<mask>" not in page and len(programs(page)) == 1
+
+
+def test_the_pooling_that_a_head_reads_is_named():
+    """ModernBERT's classifiers read the mean of all vectors or CLS, its heads of pieces neither."""
+    for task, named in (("regression", 1), ("token_classification", 0), ("embeddings", 1)):
+        page = card(tiny.family("modernbert", finetune={"task": task, "pooling": "cls"}))
+        assert page.count("| pooling | cls |") == named
+    assert "| pooling |" not in card(tiny.family("bert", finetune={"task": "regression"}))

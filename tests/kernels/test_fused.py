@@ -146,34 +146,48 @@ def test_tables_of_rows_and_blind_queries(chosen, kernel):
     assert not np.any(o_BQHE[1]) and np.any(o_BQHE[0]) and not np.any(grads.position[0][1])
 
 
+WITHOUT = {
+    "text-window": ("text", None, [1, 65, NEVER]),
+    "text": ("text", 40, [None]),
+    "documents": ("documents", None, [None]),
+    "documents-window": ("documents", 40, [1, 65, NEVER]),
+}
+"""Text, number of chosen queries, and windows, smaller and larger than a block."""
+
+
 @pytest.mark.parametrize(
-    ("drawn", "chosen", "size"),
+    ("kernel", "case"),
     [
-        ("text", None, None),
-        ("text", None, 1),
-        ("text", 40, 65),
-        ("documents", None, 65),
-        ("documents", 40, None),
-        ("documents", None, NEVER),
+        *(
+            pytest.param(kernel, case, id=f"{name}-{case}")
+            for name, kernel in zip(NAMES, (GATHERED, GPU), strict=True)
+            for case in WITHOUT
+        ),
+        *(
+            pytest.param(kernel, case, id=f"{name}-{case}", marks=pytest.mark.slow)
+            for name, kernel, case in (
+                ("saved", saved, "text-window"),
+                ("saved", saved, "text"),
+                ("strips", STRIPS, "text-window"),
+                ("strips", STRIPS, "documents-window"),
+            )
+        ),
     ],
 )
-@pytest.mark.parametrize(
-    "kernel",
-    [GATHERED, GPU, *(pytest.param(kernel, marks=pytest.mark.slow) for kernel in (saved, STRIPS))],
-    ids=[*NAMES, "saved", "strips"],
-)
-def test_without_relative_positions(kernel, drawn, chosen, size):
-    """Also windows, smaller and larger than a block; over a memory, where a window has no dropout,
-    and in documents.
+def test_without_relative_positions(kernel, case):
+    """Over a memory, there windows have no dropout, and in documents; all windows are one
+    program.
     """
+    drawn, chosen, sizes = WITHOUT[case]
     arguments = (
         draw(T=300, M=96, chosen=chosen, H=1, E=64)
         if drawn == "text"
         else draw_documents(360, [(100, 56, -9, 170, 20), (60, 290)], chosen, H=1)
     )
-    arguments = cast(without_positions(arguments, size), jnp.float32)
-    dropout = AttentionDropout(jnp.uint32(4), 0.3, 0) if drawn == "documents" or not size else None
-    compare(replace(arguments, dropout=dropout, save=kernel is saved), kernel)
+    dropout = None if case == "text-window" else AttentionDropout(jnp.uint32(4), 0.3, 0)
+    for size in sizes:
+        near = cast(without_positions(arguments, size), jnp.float32)
+        compare(replace(near, dropout=dropout, save=kernel is saved), kernel)
 
 
 @pytest.mark.parametrize("drawn", [draw(1000, 0, H=1), draw_documents(1000, [(1000,)] * 2, H=1)])
@@ -210,10 +224,11 @@ def test_blocks_of_other_sizes_draw_the_same_dropout(kernel):
         pytest.param(GATHERED, functools.partial(draw, M=5, B=4), id="tpu"),
         pytest.param(GPU, functools.partial(draw, M=5, B=4), id="gpu", marks=pytest.mark.slow),
         pytest.param(
-            GATHERED, functools.partial(draw_documents, lengths=[(9, 8), (20,)] * 2), id="documents"
-        ),
-        pytest.param(
-            GATHERED, lambda **sizes: without_positions(draw(M=5, B=4, **sizes), 3), id="window"
+            GATHERED,
+            lambda **sizes: without_positions(
+                draw_documents(lengths=[(9, 8), (20,)] * 2, **sizes), 3
+            ),
+            id="window",
         ),
     ],
 )
@@ -384,6 +399,6 @@ def test_the_kernels_agree_with_xla_on_the_small_case(kernel, monkeypatch):
     monkeypatch.setitem(fused.KERNELS, "cpu", kernel)
     if kernel is not GATHERED:  # then with fewer programs
         monkeypatch.setattr(gpu, "attend", kernel)
-    for model in ({}, {"architecture": "bert"}, {"architecture": "modern", "window": 128}):
+    for model in ({}, {"architecture": "modern", "window": 128}):
         config = ModelConfig(head_dim=64, compute_dtype="float32", **model)
         assert fused.compare(config, jax.local_devices()[0]) <= fused.UNITS

@@ -23,6 +23,8 @@ from xlnet_jax.convert import names
 from xlnet_jax.data.batches import examples, loader, spans
 from xlnet_jax.data.batches.stream import PlanEntry, Windows, extend_plan
 from xlnet_jax.distributed.mesh import make_mesh
+from xlnet_jax.errors import BadInput
+from xlnet_jax.members import MEMBERS
 from xlnet_jax.members.parts import Parts
 from xlnet_jax.members.xlnet import TENSORFLOW
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
@@ -58,6 +60,23 @@ def test_all_together_take_a_step():
     state = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe, recipe.init_params())))()
     new, metrics = jax.jit(functools.partial(train_step, recipe))(state, tiny.batch(config, 0))
     assert np.isfinite(metrics["loss"]) and metrics["grad_norm"] > 0 and new.step == 1
+
+
+@pytest.mark.parametrize(
+    ("architecture", "switches", "in_vain"),
+    [
+        ("modern", "2019", "position_dropout_per_row"),
+        ("modernbert", "static_copies,core_clip,glorot_mask_embedding", "glorot_mask_embedding"),
+        ("gpt2", "zero_memory,static_copies", "zero_memory, static_copies"),
+        ("transformer_xl", "piece_spans,static_targets", "piece_spans"),
+    ],
+)
+def test_a_switch_that_changes_nothing_is_refused(architecture, switches, in_vain):
+    changes = {"compat": {"switches": switches}}
+    with pytest.raises(BadInput, match=f"must leave out {in_vain} with model.architecture="):
+        if architecture == "modern":
+            tiny.config(model=MEMBERS["modern"].required | {"architecture": "modern"}, **changes)
+        tiny.family(architecture, **changes)
 
 
 def test_piece_spans_are_the_data_key_spans_pieces():

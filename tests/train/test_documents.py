@@ -243,7 +243,7 @@ def test_a_packed_row_is_its_documents_alone(case, x64):
 
 @pytest.mark.parametrize(
     "packings",
-    [pytest.param(20, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.prove)],
+    [pytest.param(10, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.prove)],
 )
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_any_packing_of_any_member(case, packings, x64):

@@ -93,7 +93,7 @@ def import_(
 
 def _changed(config: Config) -> list[str]:
     """Returns words of the command line for the keys of `model` and the objective that differ from
-    their defaults; for members with positions at the input also for the other keys of `data`.
+    their defaults; with `Member.bounded` also for the other keys of `data`.
     """
     sections = ("model.", "data." if config.model.member.bounded else "data.objective")
     defaults = configs.flat(Config())

@@ -98,42 +98,37 @@ def rules(config: Any) -> list[Rule]:
 
 
 def _example_rules(config: Any) -> list[Rule]:
-    """Returns the conflicts of switches that change examples."""
-    data, on, objective = config.data, config.compat.on, config.objective
-    at_input = config.model.member.bounded
-    newer = (
-        at_input
+    """Returns the rule that a switch changes something in this model and its examples."""
+    data, objective, member = config.data, config.objective, config.model.member
+    parts = member.parts_of(objective) if config.pretrains else member.parts
+    of_2019 = not config.pretrains or not (
+        member.bounded
         or data.whole_documents
         or data.factorization_order != "spans"
         or (objective.whole and not objective.causal)
     )
-    of_examples = ", ".join(
-        filter(on, ("piece_spans", "fill_functional", "static_targets", "both_directions"))
-    )
+    masked = member.bounded and not objective.whole and not data.whole_documents
+    acts = {
+        "piece_spans": of_2019 and not objective.causal,
+        "fill_functional": of_2019 and not objective.causal,
+        "static_targets": of_2019,
+        "both_directions": of_2019,
+        "zero_memory": "memory_len" not in member.required,
+        # The masks of whole documents belong to documents, not to rows.
+        "position_dropout_per_row": parts.positions == "relative" and not data.whole_documents,
+        "glorot_mask_embedding": parts.streams == 2,
+        "static_copies": masked and config.pretrains,
+    }
+    vain = ", ".join(name for name in acts if config.compat.on(name) and not acts[name])
     return [
         (
             "compat.switches",
-            not (of_examples and newer and config.pretrains),
-            (
-                f"must leave out {of_examples} with "
-                f"data.factorization_order={data.factorization_order}, "
-                f"data.objective={data.objective}, data.documents={data.documents} and "
-                f"model.architecture={config.model.architecture}: 2019 had no such examples"
-            ),
-        ),
-        (
-            "compat.switches",
-            not on("static_copies")
-            or (at_input and not (objective.whole or data.whole_documents) and config.pretrains),
-            "must leave out static_copies, which is for data.objective=mlm of bert, roberta, "
-            "albert and modernbert, without data.documents=whole",
-        ),
-        (
-            "compat.switches",
-            not (on("position_dropout_per_row") and data.whole_documents),
-            "must leave out position_dropout_per_row with data.documents=whole, whose masks "
-            "belong to documents, not to rows",
-        ),
+            not vain,
+            f"must leave out {vain} with model.architecture={member.name}, "
+            f"data.objective={data.objective}, "
+            f"data.factorization_order={data.factorization_order} and "
+            f"data.documents={data.documents}: docs/compat.md says what each switch is for",
+        )
     ]
 
 

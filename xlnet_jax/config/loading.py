@@ -54,11 +54,11 @@ def default() -> ConfigDict:
     return ConfigDict(dataclasses.asdict(Config())).lock()
 
 
-def start_from(file: str, other: str) -> ConfigDict:
+def start_from(file: str, other: str, **given: str) -> ConfigDict:
     """Returns the values of another config file, to start from instead of `default()`:
-    `start_from(__file__, "../small.py")`.
+    `start_from(__file__, "../small.py")`. `given` are the arguments of its `get_config`.
     """
-    return runpy.run_path(os.path.join(os.path.dirname(file), other))["get_config"]()
+    return runpy.run_path(os.path.join(os.path.dirname(file), other))["get_config"](**given)
 
 
 def packaged() -> dict[str, str]:

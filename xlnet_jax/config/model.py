@@ -200,7 +200,7 @@ def rules(config: Config) -> list[Rule]:
 def _member_rules(config: Config) -> list[Rule]:
     """Returns the rules of the member of the family."""
     model, data, member = config.model, config.data, config.model.member
-    name, at_input, pretrains = (
+    name, bounded, pretrains = (
         f"model.architecture={member.name}",
         member.bounded,
         config.pretrains,
@@ -228,17 +228,17 @@ def _member_rules(config: Config) -> list[Rule]:
         ),
         (
             "data.segment_len",
-            not at_input or data.segment_len <= model.max_positions,
+            not bounded or data.segment_len <= model.max_positions,
             f"is more than model.max_positions={model.max_positions}",
         ),
         (
             "data.bidirectional",
-            not (at_input and pretrains and data.bidirectional),
+            not (bounded and pretrains and data.bidirectional),
             f"must be False with {name}: its positions have one direction",
         ),
         (
             "data.sentence_loss",
-            not (at_input and data.sentence_loss) or (pretrains and member.segments == 2),
+            not (bounded and data.sentence_loss) or (pretrains and member.segments == 2),
             f"needs two segments; use False with {name}"
             if pretrains
             else "is for pretraining; use False",
@@ -321,6 +321,9 @@ def _causal_rules(config: Config) -> list[Rule]:
         (
             "data.multi_token_prediction",
             data.multi_token_prediction == 1 or (pretrains_causal and not model.member.bounded),
-            "is for pretraining with data.objective=clm, without positions at the input; use 1",
+            (
+                "is for pretraining with data.objective=clm of members whose texts do not end at "
+                "model.max_positions; use 1"
+            ),
         ),
     ]

@@ -18,7 +18,7 @@ from typing import Any
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
-from xlnet_jax.convert.peers import EXPORTS, IGNORED, PEERS, SAME, class_of, peer
+from xlnet_jax.convert.peers import EXPORTS, IGNORED, PEERS, SAME, class_of, of_head, peer
 from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
 from xlnet_jax.members import MEMBERS
@@ -143,7 +143,6 @@ def config_json(config: Config, special: SpecialIds, kept: Json) -> Json:
         "global_every": model.global_every if model.window else 1,
     }
     export = EXPORTS.get(task.task)
-    of_task = row.of_task if export and row.heads.get(export.name) else {}
     written = {
         "architectures": [class_of(config)],
         "model_type": model.architecture,
@@ -152,7 +151,7 @@ def config_json(config: Config, special: SpecialIds, kept: Json) -> Json:
         **row.required,
         **{theirs: kept.get(theirs, value) for theirs, value in row.kept.items()},
         **row.summary,
-        **{theirs: getattr(task, ours) for theirs, (ours, _) in of_task.items()},
+        **{theirs: getattr(task, ours) for theirs, (ours, _) in of_head(row, task.task).items()},
         **{theirs: getattr(special, ours) for theirs, ours in row.ids.items()},
     }
     if export:
@@ -343,7 +342,7 @@ def read_task(folder: str, found: Json) -> Json:
         "data.sentence_loss": False,
         "finetune.task": task,
         "finetune.labels": configs.join_names(names_of) if labelled else "",
-        **_of_head(found, row.of_task if row.heads.get(EXPORTS[task].name) else {}, path),
+        **_read_head(found, of_head(row, task), path),
     }
     settings = files.read_json_if_listed(os.path.join(folder, "tokenizer_config.json"))
     length = settings.get("model_max_length")
@@ -354,7 +353,7 @@ def read_task(folder: str, found: Json) -> Json:
     return keys
 
 
-def _of_head(found: Json, of_task: dict[str, tuple[str, Any]], path: str) -> Json:
+def _read_head(found: Json, of_task: dict[str, tuple[str, Any]], path: str) -> Json:
     """Returns the keys of `finetune` that `of_task` names. Raises BadInput for an unknown value."""
     keys: Json = {}
     for theirs, (ours, default) in of_task.items():

@@ -8,7 +8,7 @@ import string
 
 import xlnet_jax
 from xlnet_jax.convert.formats import Trained
-from xlnet_jax.convert.peers import class_of, peer
+from xlnet_jax.convert.peers import class_of, of_head, peer
 from xlnet_jax.data.vocabulary import Vocabulary
 
 _HEADER = """\
@@ -242,13 +242,13 @@ def _tables(trained: Trained) -> str:
     """Returns the tables of the card, without the rows that have no value."""
     config, step = trained.config, trained.step
     model, data, train, task = config.model, config.data, config.train, config.finetune
-    tuned, at_input = task.task != "none", model.member.bounded
+    tuned, bounded, row = task.task != "none", model.member.bounded, peer(model)
     sections = {
         "Task": {
             "task": tuned and task.task,
             # A vertical line would end the cell.
             "labels": ", ".join(task.label_list()).replace("|", "\\|"),
-            "pooling": task.task == "embeddings" and task.pooling,
+            "pooling": (task.task == "embeddings" or of_head(row, task.task)) and task.pooling,
             **{
                 f"{score} of the dev set": f"{value:.4f}" for score, value in trained.scores.items()
             },
@@ -260,8 +260,8 @@ def _tables(trained: Trained) -> str:
             "feed-forward width": model.d_ff,
             "activation": model.activation,
             "vocabulary": model.vocab_size,
-            "positions": at_input and model.max_positions,
-            "memory in training": not at_input and f"{model.memory_len} positions",
+            "positions": bounded and model.max_positions,
+            "memory in training": not bounded and f"{model.memory_len} positions",
         },
         "Training": {
             "sequence": tuned and f"{task.segments * data.segment_len} tokens",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
 from xlnet_jax.errors import BadInput
@@ -44,6 +44,8 @@ class Export(NamedTuple):
     """Value of the key in config.json; "" = no key."""
     labels: Callable[[FinetuneConfig], Sequence[str]] = lambda _: ()
     """Function that returns the names of the outputs; empty for outputs without names."""
+    pools: bool = True
+    """Whether the head reads one vector of a sequence."""
 
 
 EXPORTS = {
@@ -55,8 +57,10 @@ EXPORTS = {
     ),
     "regression": Export("ForSequenceClassification", "regression", lambda _: ["score"]),
     "multiple_choice": Export("ForMultipleChoice"),
-    "question_answering": Export("ForQuestionAnswering"),
-    "token_classification": Export("ForTokenClassification", labels=FinetuneConfig.label_list),
+    "question_answering": Export("ForQuestionAnswering", pools=False),
+    "token_classification": Export(
+        "ForTokenClassification", labels=FinetuneConfig.label_list, pools=False
+    ),
     "embeddings": Export("Model"),
     # No class of the library has a source that sees itself. No `Peer.heads` has this name, so
     # `huggingface.check` refuses the export.
@@ -84,6 +88,12 @@ def class_of(config: Config) -> str:
     return row.prefix + (
         row.pretraining[config.data.sentence_loss] if task == "none" else EXPORTS[task].name
     )
+
+
+def of_head(row: Peer, task: str) -> dict[str, tuple[str, Any]]:
+    """Returns the keys of `Peer.of_task` that the head of a task reads."""
+    export = EXPORTS.get(task)
+    return row.of_task if export and export.pools and row.heads.get(export.name) else {}
 
 
 def table(config: Config) -> Table:

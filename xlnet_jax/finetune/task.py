@@ -11,9 +11,9 @@ smallest complete task.
 
 Letters: B rows, C sequences of a row (the options of a multiple choice, else 1), S segments of a
 sequence (`finetune.segments`, else 1), T tokens of a segment. XLNet pads sequences on the left; its
-CLS is the last position of the last segment. Members with learned positions pad on the right; their
-CLS is the first piece. The head reads CLS; GPT-2 has no CLS, so its head reads the last piece. No
-text contains the padding piece, and no position of a text sees it.
+CLS is the last position of the last segment. Members whose texts end (`Member.bounded`) pad on the
+right; their CLS is the first piece. The head reads CLS; GPT-2 has no CLS, so its head reads the
+last piece. No text contains the padding piece, and no position of a text sees it.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class AttentionInputs(NamedTuple):
     """Places of the rows of all streams: the position for content, T + position for queries."""
     table_SND: jax.Array | None = None
     """Sinusoids after their dropout; S is 1, or B if every row has its own mask. None: position
-    keys are cached, or positions are learned.
+    keys are cached, or no score has a term for them.
     """
     slot_BT: jax.Array | None = None
     """Slots of the content rows in a cache; None: they follow the memory."""
@@ -146,11 +146,12 @@ class Attention(nn.Module):
         """Returns the rows of all streams, as in `transformer.Layer`; with `Kept` also keys and
         values of the content rows. `number` is the number of the layer, with rotary positions.
         """
-        config, dtype, T = self.config, x_BSD.dtype, inputs.streams[0].limit_BQ.shape[1]
-        kernel = self._kernels(depth := layer_depths(config))
+        config, dtype, content = self.config, x_BSD.dtype, inputs.streams[0]
+        T, depth = content.limit_BQ.shape[1], layer_depths(config)
+        kernel = self._kernels(depth)
         biases, segment_2HE = self._score_parameters(inputs, depth)
         if self.parts.positions == "per_layer":
-            place = T if (packed := inputs.streams[0].packed) is None else packed.position_BQ
+            place = T if content.packed is None else content.packed.position_BQ
             place_BTD = positions.learned(self, self.longest, config.d_model, place, depth)
             x_BSD = (x_BSD + place_BTD).astype(dtype)
 
@@ -160,10 +161,9 @@ class Attention(nn.Module):
         if not isinstance(memory, Kept) and memory.shape[1]:
             memory_BMD = norm(memory) if pre else memory
             fresh_BKD = jnp.concatenate([memory_BMD, fresh_BKD], axis=1)
-        weighted = functools.partial(product, cpu=config.on_cpu)
-        k_BKHE = self._biased("key", weighted("bkd,dhe->bkhe", fresh_BKD, kernel["key"]))
-        v_BKHE = self._biased("value", weighted("bkd,dhe->bkhe", fresh_BKD, kernel["value"]))
-        q_BSHE = self._biased("query", weighted("bsd,dhe->bshe", y_BSD, kernel["query"]))
+        k_BKHE = self._product("key", "bkd,dhe->bkhe", fresh_BKD, kernel)
+        v_BKHE = self._product("value", "bkd,dhe->bkhe", fresh_BKD, kernel)
+        q_BSHE = self._product("query", "bsd,dhe->bshe", y_BSD, kernel)
         # Initialisation needs only the parameters' shapes, but `fused` needs its device.
         implementation = "xla" if self.is_initializing() else config.attention
         position, rows = None, None
@@ -175,11 +175,7 @@ class Attention(nn.Module):
                 position = None, memory.r_NHE[None], inputs.direction_B
         elif self.parts.positions == "relative":
             position = position_keys(inputs, kernel["position"], dtype, implementation)
-        local: jax.Array | int = 0
-        if inputs.rotary is not None and number is not None:
-            local = jnp.int32(number % config.global_every != 0) * (config.window > 0)
-            q_BSHE = inputs.rotary.turns_S.turn(q_BSHE, local)
-            k_BKHE = inputs.rotary.turns_K.turn(k_BKHE, local)
+        q_BSHE, k_BKHE, local = self._turned(q_BSHE, k_BKHE, inputs.rotary, number)
         score = functools.partial(
             xla.Arguments,
             k_BKHE=k_BKHE,
@@ -191,12 +187,10 @@ class Attention(nn.Module):
             biases=biases,
             segment_2HE=segment_2HE,
             max_distance=config.memory_len - 1 if config.same_length else None,
-            save=config.saves_probabilities
-            and self.has_rng("dropout")
-            and inputs.streams[0].packed is None,
+            save=config.saves_probabilities and self.has_rng("dropout") and content.packed is None,
         )
         o_BSHE = self._attend(q_BSHE, inputs, score, implementation, local)
-        o_BSD = self._biased("output", weighted("bshe,dhe->bsd", o_BSHE, kernel["output"]))
+        o_BSD = self._product("output", "bshe,dhe->bsd", o_BSHE, kernel)
         o_BSD = Dropout(config.dropout)(o_BSD, *inputs.places)
         return x_BSD + o_BSD if pre else norm(x_BSD + o_BSD), rows
 
@@ -251,6 +245,21 @@ class Attention(nn.Module):
         zeros_2HE = jnp.zeros((2, *shape), jnp.float32)
         return {**biases, "segment_bias": zeros_2HE[0]}, zeros_2HE
 
+    def _turned(
+        self,
+        q_BSHE: jax.Array,
+        k_BKHE: jax.Array,
+        rotary: Rotary | None,
+        number: jax.Array | None,
+    ) -> tuple[jax.Array, jax.Array, jax.Array | int]:
+        """Returns queries and keys, turned by their positions if these are rotary, and whether the
+        layer has a window, 1 or 0.
+        """
+        if rotary is None or number is None:
+            return q_BSHE, k_BKHE, 0
+        local = jnp.int32(number % self.config.global_every != 0) * (self.config.window > 0)
+        return rotary.turns_S.turn(q_BSHE, local), rotary.turns_K.turn(k_BKHE, local), local
+
     def _attend(
         self,
         q_BSHE: jax.Array,
@@ -291,22 +300,27 @@ class Attention(nn.Module):
             start = end
         return jnp.concatenate(outputs, axis=1)
 
-    def _biased(self, name: str, x: jax.Array) -> jax.Array:
-        """Adds a product's bias, if the architecture has biases, and rounds to the dtype of x."""
+    def _product(
+        self, name: str, subscripts: str, x: jax.Array, kernels: dict[str, jax.Array]
+    ) -> jax.Array:
+        """Returns the product with the kernel `name`, and with its bias, if the architecture has
+        biases, in the dtype of x.
+        """
+        y = product(subscripts, x, kernels[name], cpu=self.config.on_cpu)
         if not self.parts.biases:
-            return x
-        axes = ("heads", "head_dim") if x.ndim == 4 else ("embed",)
+            return y
+        axes = ("heads", "head_dim") if y.ndim == 4 else ("embed",)
         bias = parameter(
             self,
             f"{name}_bias",
-            x.shape[2:],
+            y.shape[2:],
             axes,
             "vector",
             layer_depths(self.config),
             nn.initializers.zeros,
             decays=False,
         )
-        return (x + bias[None, None]).astype(x.dtype)
+        return (y + bias[None, None]).astype(y.dtype)
 
 
 def position_keys(

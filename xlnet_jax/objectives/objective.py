@@ -35,9 +35,7 @@ class Objective(NamedTuple):
     the chain rule in one order needs a call for each token.
     """
     framed: tuple[bool, bool] = (False, False)
-    """Whether a text stands between CLS and SEP: for members without positions at the input, and
-    for members with them.
-    """
+    """Whether a text stands between CLS and SEP: with `Member.bounded` False, and True."""
     whole: bool = False
     """Whether the whole text may be predicted; it then has no A and B."""
     likelihood: str = "exact"

@@ -399,8 +399,7 @@ def test_settings_that_a_family_cannot_have_are_refused(architecture, data, mess
         (
             "compat",
             {"switches": "static_copies"},
-            "must leave out static_copies, which is for data.objective=mlm of bert, roberta, "
-            "albert and modernbert, without data.documents=whole",
+            "must leave out static_copies with model.architecture=xlnet, data.objective=plm",
         ),
     ],
 )

@@ -112,7 +112,7 @@ class ExampleBuilder(NamedTuple):
         text_BN: np.ndarray | None = None,
     ) -> np.ndarray:
         """Chooses up to `goal` targets in each row, bool [B, N]: words in random order for members
-        with positions at the input, else spans.
+        whose texts end at `model.max_positions`, else spans.
 
         Args:
           goal: one number, or int [B, 1].

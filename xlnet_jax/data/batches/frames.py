@@ -3,7 +3,7 @@
     plm  text SEP CLS    with factorization_order=spans; else the text alone
     clm  EOD text        each piece of a cut document; the piece after its last token is EOD
     mlm  CLS text SEP
-    mdm  CLS text SEP    for members with positions at the input; else the text alone
+    mdm  CLS text SEP    if texts end at `model.max_positions`; else the text alone
 
 All of them have segment 0. `examples` builds windows of a stream. Windows of mdm, and windows of
 plm without spans, have the same pieces around them as documents.

@@ -1,5 +1,5 @@
-"""What models with learned positions say of texts: one piece of a masked text, or what follows up
-to the last one.
+"""What models whose texts end at `model.max_positions` say of texts: one piece of a masked text, or
+what follows up to the end.
 """
 
 import re
@@ -34,6 +34,7 @@ def models():
         "sentence_loss": False,
     }
     configs["diffusion"] = tiny.family("bert", data=diffusion)
+    configs["modern_diffusion"] = tiny.family("modernbert", data=diffusion, model={"window": 4})
     return {
         name: Model(config, data_fixtures.tokenizer(), tiny.random_params(config, 0.3), 4)
         for name, config in configs.items()
@@ -72,8 +73,11 @@ def test_a_masked_model_fills_one_gap(models):
     assert len({one.text for one in drawn}) > 5
 
 
-def test_masked_diffusion_reads_texts_between_cls_and_sep(models):
-    model = models["diffusion"]
+@pytest.mark.parametrize(
+    "name", [pytest.param("diffusion", marks=pytest.mark.slow), "modern_diffusion"]
+)
+def test_masked_diffusion_reads_texts_between_cls_and_sep(models, name):
+    model = models[name]
     ids = model.tokenizer.encode(TEXT).tolist()
     (bound,) = model.elbo([TEXT], draws=3)
     for term_U in bound.term_KU:
