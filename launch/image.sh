@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # launch/image.sh --repository=REGION-docker.pkg.dev/PROJECT/REPOSITORY [--commit=HEAD]
 #
-# Builds the image of a commit for launch/gke.sh and launch/xpk.sh, pushes it to a repository of Artifact Registry, and
+# Builds the image of a commit for launch/gke.sh and Cluster Toolkit, pushes it to a repository of Artifact Registry, and
 # prints its name, tagged with the commit. The image has the files of the commit only: no uncommitted changes, and no
 # files that git ignores. Requires git, docker with buildx, and gcloud with roles/artifactregistry.writer.
 #

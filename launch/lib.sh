@@ -136,9 +136,9 @@ rented() { # SHAPE|CHIPS LARGEST SHAPES...
   return 1
 }
 
-# Prints the number of hosts of all slices, from the name of their type, such as v5p-128; xpk also accepts a shape, such as
-# v6e-4x4. Refuses a type that cannot be rented.
-hosts_of() { # OPTION COLUMN TYPE SLICES: column 2 has the names of gcloud, column 3 the names of xpk
+# Prints the number of hosts of all slices, from the name of their type, such as v5p-128; launch/mig.sh also accepts a shape,
+# such as v5p-4x4x8. Refuses a type that cannot be rented.
+hosts_of() { # OPTION COLUMN TYPE SLICES: column 2 has the names of gcloud, column 3 those of launch/mig.sh
   local size=${3##*-} cores="" single largest joined shapes chips
   read -r _ _ _ _ cores single largest joined _ shapes < <(rows_of "$2" "${3%-*}") || true
   [[ -n $cores && $size =~ ^($SIZE|$SHAPE)$ && ($2 == 3 || $size != *x*) ]] ||

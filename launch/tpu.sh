@@ -62,7 +62,7 @@ check_tpu_options() { # SLICES KINDS of capacity [COLUMN of the table of slices]
   need poll "$poll" "0|$NUMBER"
   [[ -z $price ]] || need price-per-chip-hour "$price" "[0-9]+(\.[0-9]+)?"
   [[ $column == 3 || $accelerator != tpu7x-* ]] ||
-    refuse "--accelerator=$accelerator: the Cloud TPU API has no TPU7x: use launch/mig.sh, or launch/gke.sh or launch/xpk.sh on GKE"
+    refuse "--accelerator=$accelerator: the Cloud TPU API has no TPU7x: use launch/mig.sh, or launch/gke.sh on GKE"
   hosts=$(hosts_of accelerator "$column" "$accelerator" "$1")
   check_capacity "$column" "${accelerator%-*}" "$2"
   read -r _ _ _ _ cores _ < <(rows_of "$column" "${accelerator%-*}")

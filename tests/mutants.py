@@ -2672,6 +2672,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a_page_leaves_a_cluster_of_the_toolkit_behind",
+        "docs/pods_gke.md",
+        "gcluster destroy $TOOLKIT/tpus",
+        "true $TOOLKIT/tpus",
+        one(
+            "launch/pods_page",
+            "test_a_newcomer_runs_the_commands_of_his_route_in_their_order_and_leaves_nothing_that_costs",
+        ),
+    ),
+    Mutant(
         "an_older_program_makes_the_tables",
         "tests/launch/reference/make.py",
         "if numbers(version[0]) < numbers(row[1])",

@@ -1,5 +1,5 @@
-"""A place to run the launch scripts in, with stubs of gcloud, kubectl and xpk, and trainers that
-only pretend.
+"""A place to run the launch scripts in, with stubs of gcloud, kubectl and gcluster, and trainers
+that only pretend.
 """
 
 import json
@@ -15,7 +15,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "launch"
 STUBS = ROOT / "tests" / "launch" / "stubs"
-LAUNCHES = ("tpu_vm.sh", "queued_resource.sh", "mig.sh", "gke.sh", "xpk.sh")
+LAUNCHES = ("tpu_vm.sh", "queued_resource.sh", "mig.sh", "gke.sh")
 COMMANDS = (*LAUNCHES, "startup.sh")
 TRAIN = [
     "train",
@@ -36,18 +36,11 @@ GKE = [
     "--chips=8",
     "--claim=xlnet-work",
 ]
-XPK = [
-    "--cluster=tpus",
-    "--name=xlnet",
-    "--tpu-type=v6e-4",
-    "--image=eu-docker.pkg.dev/p/r/xlnet_jax:abcdef1",
-]
 COMPLETE = {
     "tpu_vm.sh": TPU,
     "queued_resource.sh": TPU,
     "mig.sh": MIG,
     "gke.sh": GKE,
-    "xpk.sh": XPK,
     "startup.sh": CODE,
 }
 READY = {"tpu_vm.sh": "READY", "queued_resource.sh": "ACTIVE", "mig.sh": "RUNNING"}

@@ -1,4 +1,4 @@
-"""The command lines that gcloud, kubectl, xpk and docker accept, by the dated copies in
+"""The command lines that gcloud, kubectl, gcluster and docker accept, by the dated copies in
 tests/launch/reference/.
 
 `reference/TOOL_COMMAND.txt`: comments name version, date and source; then one flag per line,

@@ -40,16 +40,6 @@ Flags:
       --verbose          Prints
   -h, --help             help for submit
 """,
-    "xpk workload create": """\
-usage: xpk workload create [-h]
-
-options:
-  -h, --help            show this
-  --dry-run, --no-dry-run
-                        --this is prose
-  --priority {low,high}
-  -tgps SECONDS, --grace SECONDS
-""",
     "sbatch": """\
   -a, --array=indexes         job array
       --exclusive[=user]      allocate
@@ -64,7 +54,6 @@ FLAGS = {
     ),
     "kubectl logs": "--all --dry-run= --filename= -A -f=",
     "gcluster job submit": "--cluster= --num-slices= --verbose -c=",
-    "xpk workload create": "--dry-run --grace= --no-dry-run --priority= -tgps=",
     "sbatch": "--array= --exclusive --exclusive= --requeue --wrap --wrap= -a=",
 }
 

@@ -1,5 +1,5 @@
-"""The scripts of launch/ against stubs of gcloud, kubectl and xpk that know the real flags and
-refuse all others.
+"""The scripts of launch/ against stubs of gcloud and kubectl that know the real flags and refuse
+all others.
 """
 
 import re
@@ -58,9 +58,6 @@ SEVERAL = [
     ("queued_resource.sh", ["--accelerator=v5p-128", "--slices=3"], 48),
     ("mig.sh", ["--accelerator=tpu7x-4x4x8"], 32),
     ("gke.sh", ["--accelerator=tpu-v5p-slice", "--chips=4", "--topology=2x2x4", "--slices=2"], 8),
-    ("xpk.sh", ["--tpu-type=v6e-4x4", "--slices=2"], 8),
-    # Its node pools have four chips per host, where Cloud TPU has eight on one.
-    ("xpk.sh", ["--tpu-type=v5litepod-8"], 2),
 ]
 
 
@@ -111,10 +108,10 @@ def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_i
         ("tpu_vm.sh", ["--accelerator=v6e-512"], "up to 256 chips"),
         ("tpu_vm.sh", ["--accelerator=v5p-130"], "a chip counts for 2"),
         ("queued_resource.sh", ["--accelerator=v5p-12544", "--slices=2"], "up to 6144 chips"),
-        ("xpk.sh", ["--tpu-type=v3-8"], "not a type"),
+        ("mig.sh", ["--accelerator=v3-8"], "v5p, v6e and tpu7x"),
         # What a forgotten `export` leaves, and numbers that bash reads as octal.
         ("gke.sh", ["--claim="], "--claim= has no value"),
-        ("xpk.sh", ["--capacity=reservation="], "has no value"),
+        ("gke.sh", ["--capacity=reservation="], "has no value"),
         ("tpu_vm.sh", ["--logs=gs:///logs"], "--logs=gs:///logs"),
         ("tpu_vm.sh", ["--repo=no/such"], "--repo=no/such"),
         ("tpu_vm.sh", ["--poll=09"], "--poll=09"),
@@ -128,7 +125,6 @@ def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_i
         ("tpu_vm.sh", ["--capacity=flex-start"], "has on-demand, spot\n"),
         ("mig.sh", ["--capacity=calendar=r"], "has on-demand, spot, flex-start, reservation\n"),
         ("gke.sh", ["--capacity=calendar=r"], "has on-demand, spot, flex-start, reservation\n"),
-        ("xpk.sh", ["--capacity=calendar=r"], "has on-demand, spot, flex-start, reservation\n"),
         ("queued_resource.sh", ["--accelerator=v4-8", "--capacity=flex-start"], "v5e and later"),
         ("queued_resource.sh", ["--capacity=cheap"], "--capacity=cheap"),
         (
@@ -136,7 +132,7 @@ def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_i
             ["--capacity=flex-start", "--max-run-duration=1w"],
             "--max-run-duration=1w",
         ),
-        ("xpk.sh", ["--capacity=spot", "--grace=300"], "launch/gke/spot_nodes.yaml"),
+        ("gke.sh", ["--capacity=spot", "--grace=300"], "launch/gke/spot_nodes.yaml"),
         # What the trainer would refuse.
         ("gke.sh", ["--", *BUCKET, "--config.data.corpus=gs:///c"], "no bucket"),
         *(
@@ -212,11 +208,8 @@ VARIANTS = [
     ("queued_resource.sh", ["--capacity=flex-start", "--max-run-duration=3d"]),
     ("mig.sh", ["--capacity=spot", "--autodelete", "--disk=projects/p/zones/z/disks/d"]),
     ("gke.sh", ["--topology=4x4", "--chips=4", "--slices=2", "--shared-workdir"]),
-    ("xpk.sh", ["--storage=a", "--storage=b", "--capacity=spot", "--project=p"]),
     ("queued_resource.sh", ["--capacity=calendar=r", "--valid-until=6h"]),
     ("mig.sh", ["--capacity=reservation=r", "--network=n", "--subnetwork=s"]),
-    ("xpk.sh", ["--capacity=flex-start"]),
-    ("xpk.sh", ["--capacity=reservation=r"]),
     *((script, ["--delete"]) for script in LAUNCHES),
 ]
 

@@ -57,11 +57,6 @@ TABLES = {
         ],
         FOUR,
     ),
-    "xpk.sh": (
-        f"{IMAGE} --cluster=tpus --dry-run",
-        ["--tpu-type=v5litepod-256", "--tpu-type=v6e-256 --slices=4"],
-        FOUR,
-    ),
 }
 SHOWN = {
     "tpu_vm.sh": [
@@ -91,13 +86,6 @@ SHOWN = {
             f"--grace=105 --print -- {TRAIN}"
         ),
         "--name=xlnet --delete --dry-run",
-    ],
-    "xpk.sh": [
-        (
-            f"{IMAGE} --cluster=tpus --zone=us-east5-b --tpu-type=v6e-64 --storage=w --grace=105 "
-            f"--capacity=spot --dry-run -- {TRAIN}"
-        ),
-        "--cluster=tpus --name=xlnet --delete --dry-run",
     ],
     "slurm.sbatch": [f"--dry-run {TRAIN}"],
 }

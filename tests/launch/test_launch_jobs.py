@@ -1,6 +1,4 @@
-"""What schedulers get: the manifest of a JobSet, the workload of xpk, the image, the batch file of
-SLURM.
-"""
+"""What schedulers get: the manifest of a JobSet, the image, the batch file of SLURM."""
 
 import json
 import re
@@ -19,7 +17,6 @@ from launch_cloud import (
     SAVES,
     STUBS,
     TRAIN,
-    XPK,
     check_refused,
     manifest,
     pod_of,
@@ -133,14 +130,9 @@ def test_the_image_copies_what_is_there_and_runs_the_trainer_without_a_shell():
     assert copied == kept and all((ROOT / word).exists() for word in copied)
 
 
-@pytest.mark.parametrize("script", ["gke.sh", "xpk.sh"])
-def test_a_pod_is_checked_first_and_then_its_shell_is_the_trainer(cloud, script):
-    if script == "gke.sh":
-        (container,) = pod_of(manifest(cloud))["containers"]
-        command = [*container["command"], *container["args"]]
-    else:
-        shown = cloud.run(script, *XPK, "--dry-run", "--", *TRAIN).stdout
-        command = ["bash", "-c", shlex.split(shown)[-1].removeprefix("--command=")]
+def test_a_pod_is_checked_first_and_then_its_shell_is_the_trainer(cloud):
+    (container,) = pod_of(manifest(cloud))["containers"]
+    command = [*container["command"], *container["args"]]
     cloud.trainer(cloud.home, SAVES)
     trainer = f'exec {cloud.home}/xlnet_jax/.venv/bin/xlnet-jax "$@"'
     cloud.tools({"xlnet-jax": f'echo "$*" >>{cloud.folder}/told\n{trainer}'})

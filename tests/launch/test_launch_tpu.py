@@ -22,7 +22,6 @@ from launch_cloud import (
     TPU,
     TRAIN,
     WHERE,
-    XPK,
     check_refused,
     wait_for,
 )
@@ -337,7 +336,6 @@ BUILDS = ["--repository=r-docker.pkg.dev/p/x"]
         ("tpu_vm.sh", TPU, "SIGINT", "xlnet stays, may still run, and costs money"),
         ("mig.sh", MIG, "SIGTERM", "xlnet stays, may still run, and costs money"),
         ("gke.sh", GKE, "SIGINT", "its nodes cost money; --delete deletes it"),
-        ("xpk.sh", XPK, "SIGTERM", "its nodes cost money; --delete deletes it"),
         ("image.sh", BUILDS, "SIGTERM", "stay in r-docker.pkg.dev/p/x; the same command goes on"),
     ],
 )
@@ -349,7 +347,7 @@ def test_a_signal_ends_the_script_at_once_with_one_line_and_leaves_the_training(
         cloud.trainer(cloud.folder / "host0-0", SAVES)
         cloud.answers([READY[script]], [])
     else:
-        cloud.tools(dict.fromkeys(("kubectl", "xpk", "docker"), waits) | {"gcloud": ""})
+        cloud.tools(dict.fromkeys(("kubectl", "docker"), waits) | {"gcloud": ""})
     command = [LAUNCH / script, *words, *([] if script == "image.sh" else ["--", *BUCKET])]
     # A shell without job control starts what is in the background with SIGINT ignored, and bash
     # cannot trap that.

@@ -2,6 +2,7 @@
 own parser, and a newcomer can run those of his route in their order.
 """
 
+import pathlib
 import re
 import shlex
 import subprocess
@@ -24,7 +25,7 @@ def blocks_of(text: str) -> list[str]:
     return [re.sub(r"(?m)(^|\s)#\s.*$", "", block) for block in blocks]
 
 
-OTHERS = {"cat", "export", "git", "pip", "ssh-add", "tail"}
+OTHERS = {"cat", "curl", "export", "git", "mkdir", "pip", "sed", "ssh-add", "tail", "tar"}
 SUBSTITUTION = r"\$\(((?:[^()]|\([^()]*\))*)\)"
 
 
@@ -86,6 +87,7 @@ def test_every_command_of_the_page_is_taken_by_its_program():
     assert [(shlex.join(command), said) for command in COMMANDS if (said := refusal(command))] == []
 
 
+NEW, GONE = "create|deploy|submit", "delete|destroy|cancel"
 # A person answers the questions of gcloud, and sees machines come and go.
 PERSON = """
 case "$*" in
@@ -103,6 +105,25 @@ case "$*" in
 esac"""
 KEPT = ("buckets", "service-accounts", "repositories", "budgets")
 """What costs little and stays."""
+# The part of Cluster Toolkit's blueprint that the page changes.
+BLUEPRINT = """vars:
+  num_slices:
+  reservation:
+modules:
+- settings:
+      num_slices: $(vars.num_slices)
+      topology: [$(vars.machine_type), $(vars.tpu_topology), $(vars.enable_pathways_for_tpus)]
+      cidr_block: $(vars.authorized_cidr)
+      reservation_affinity:
+        specific_reservations:
+        - name: $(vars.reservation)
+"""
+# Prints the bundle of Cluster Toolkit, or the address of this machine.
+CURL = """
+case "$*" in
+  *gcluster_bundle*) tar --create --gzip --directory={folder}/bundle examples;;
+  *) echo 192.0.2.1;;
+esac"""
 
 
 def part(page: str, first: str, last: str = "$") -> str:
@@ -115,16 +136,26 @@ ROUTES = {
     "TPU VM": part("pods_tpu_vm", "Without the queue", "Several slices"),
     "queued resource": part("pods_tpu_vm", "With the queue", "Without the queue"),
     "Compute Engine": PAGES["pods_mig"],
-    "GKE": part("pods_gke", "With gke.sh", "With Cluster Toolkit"),
-    "Cluster Toolkit, xpk": blocks_of(PAGES["pods_gke"])[0].join(["```bash\n", "```\n"])
-    + part("pods_gke", "With Cluster Toolkit"),
+    "GKE": part("pods_gke", "The image", "With Cluster Toolkit")
+    + part("pods_gke", "With gke.sh", "Identity and queue"),
+    "Cluster Toolkit": part("pods_gke", "The image", "With gke.sh"),
 }
+
+
+def script_of(route: str) -> str:
+    """The commands before every route and those of the route; Cluster Toolkit's run is resumed."""
+    blocks = blocks_of(ROUTES[route])
+    if route == "Cluster Toolkit":
+        blocks.insert(-1, blocks[-2])
+    return "".join(blocks_of(PAGES["pods"]) + blocks)
 
 
 @pytest.mark.parametrize(
     "route",
     [
-        one if one in ("TPU VM", "GKE") else pytest.param(one, marks=pytest.mark.slow)
+        one
+        if one in ("TPU VM", "GKE", "Cluster Toolkit")
+        else pytest.param(one, marks=pytest.mark.slow)
         for one in ROUTES
     ],
 )
@@ -134,12 +165,15 @@ def test_a_newcomer_runs_the_commands_of_his_route_in_their_order_and_leaves_not
     path = cloud.environment["PATH"]
     cloud.tools(
         {"gcloud": PERSON.format(stubs=STUBS, folder=cloud.folder)}
-        | dict.fromkeys(("xlnet-jax", "ssh-add", "pip", "gcluster"), "exit 0")
+        | {"curl": CURL.format(folder=cloud.folder)}
+        | dict.fromkeys(("xlnet-jax", "ssh-add", "pip"), "exit 0")
     )
     cloud.environment["PATH"] = f"{cloud.folder}/bin:{path}"
-    commands = "".join(blocks_of(PAGES["pods"]) + blocks_of(ROUTES[route]))
+    blueprint = cloud.folder / "bundle" / "examples" / "gke-tpu-v6e" / "gke-tpu-v6e.yaml"
+    blueprint.parent.mkdir(parents=True)
+    blueprint.write_text(BLUEPRINT)
     done = subprocess.run(
-        ["bash", "-euxo", "pipefail", "-c", commands],
+        ["bash", "-euxo", "pipefail", "-c", script_of(route)],
         cwd=ROOT,
         env=cloud.environment,
         stdin=subprocess.DEVNULL,
@@ -152,12 +186,13 @@ def test_a_newcomer_runs_the_commands_of_his_route_in_their_order_and_leaves_not
     for call in cloud.calls():
         command, words, given = tables.parse(call["argv"])
         jobset = re.search(r"kind: JobSet\nmetadata:\n  name: (\S+)", call.get("stdin", ""))
-        if not jobset and not re.search("_(create|delete)(_|$)", command):
+        if not jobset and not re.search(rf"_({NEW}|{GONE})(_|$)", command):
             continue
-        new = "_delete" not in command
-        kind = re.sub("_create|_delete|_apply|_alpha|_workload-policy", "", command)
-        named = words or given.get("--workload") or given.get("--cluster") or [""]
-        thing = (kind, jobset[1] if jobset else named[-1])
+        new = not re.search(f"_({GONE})", command)
+        kind = re.sub(f"_({NEW}|{GONE}|apply|alpha|workload-policy)", "", command)
+        named = jobset or re.search(r"deployment_name=([\w-]+)", str(given.get("--vars")))
+        word = (words or given.get("--name") or [""])[-1]
+        thing = (kind, named[1] if named else pathlib.Path(word).name)
         if not new and "_compute_" in command and thing in gone:
             continue  # the page: delete, if --autodelete did not
         assert (thing in there) != new, (
@@ -169,6 +204,35 @@ def test_a_newcomer_runs_the_commands_of_his_route_in_their_order_and_leaves_not
     assert gone
 
 
+PLACE = "--cluster=tpus --project=p --location=us-east5"
+
+
+@pytest.mark.parametrize(
+    "command, said",
+    [
+        ("deploy none.yaml --vars=project_id=p", '"none.yaml" does not exist'),
+        ("deploy {blueprint} --vars=spare=2", 'the variable "spare" was not used'),
+        ("destroy none", '"none" must be a directory'),
+        ("job config set zone us-east5-b", "invalid configuration key: zone"),
+        ("job list", "project is required"),
+        (f"job list {PLACE}", "failed to describe GKE cluster tpus"),
+        (f"job submit {PLACE} --name=x --command=c", 'required flag(s) "compute-type" not set'),
+        (f"job submit {PLACE} --names=x", "unknown flag: --names"),
+    ],
+)
+def test_the_stub_of_gcluster_refuses_as_the_real_one_does(cloud, command, said):
+    blueprint = cloud.folder / "gke-tpu-v6e.yaml"
+    blueprint.write_text(BLUEPRINT)
+    done = subprocess.run(
+        [STUBS / "gcluster", *command.format(blueprint=blueprint).split()],
+        env=cloud.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and said in done.stderr
+    assert not cloud.calls()
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -176,6 +240,7 @@ def test_a_newcomer_runs_the_commands_of_his_route_in_their_order_and_leaves_not
         "launch/gek.sh --name=x",
         "gcloud compute tpus tpu-vm create x --zone=z --acelerator-type=v6e-8",
         "sbatch --node=2 launch/slurm.sbatch train --config=c --workdir=w",
+        "gcluster job submit --name=x --max-restarts=50",
     ],
 )
 def test_a_misspelt_command_is_found(command, capsys):

@@ -1,6 +1,6 @@
 """Makes the tables of flags in this folder again, from the help of the programs on PATH.
 
-    python tests/launch/reference/make.py [gcloud kubectl xpk sbatch gcluster docker]
+    python tests/launch/reference/make.py [gcloud kubectl sbatch gcluster docker]
 
 Without names: every program on PATH. A table is PROGRAM_COMMAND.txt: its line `words LEAST-MOST`
 stays, its flags become those of the help. For a new command make a file with that line first.
@@ -21,7 +21,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 VERSION = {
     "gcloud": "gcloud version",
     "kubectl": "kubectl version --client",
-    "xpk": "xpk version",
     "sbatch": "sbatch --version",
     "gcluster": "gcluster --version",
     "docker": "docker buildx version",
@@ -31,7 +30,7 @@ ROW = r"(?m)^\| {} \| (\S+) \| (\S+) \|"
 
 
 def flags_of(text: str) -> list[str]:
-    """The flags in the help of gcloud (markdown), kubectl, cobra, argparse or sbatch: `--flag=`
+    """The flags in the help of gcloud (markdown), kubectl, cobra or sbatch: `--flag=`
     takes a value.
     """
     found = set()

@@ -1,4 +1,4 @@
-"""What the stubs of gcloud, kubectl and xpk share: calls are recorded, and answered as a test
+"""What the stubs of gcloud, kubectl and gcluster share: calls are recorded, and answered as a test
 wants.
 
 The folder in STUB_DIR holds `calls.jsonl`, one line per accepted call, and what a test wants
