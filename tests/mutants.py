@@ -3754,6 +3754,37 @@ MUTANTS = (
         one("data/tokenizer", "test_vocabulary_that_does_not_fit"),
     ),
     Mutant(
+        "full_width_marks_become_ascii",
+        "xlnet_jax/data/tokenizer.py",
+        'new if new in ("", " ") else unicodedata.normalize("NFC", old)',
+        "new",
+        one("data/prepare/scripts", "test_a_corpus_has_the_text_as_it_was_written"),
+    ),
+    Mutant(
+        "chinese_sentences_begin_with_a_space",
+        "xlnet_jax/data/tokenizer.py",
+        "add_dummy_prefix=2 * bare < len(letters)",
+        "add_dummy_prefix=True",
+        one("data/prepare/scripts", "test_a_corpus_has_the_text_as_it_was_written"),
+    ),
+    Mutant(
+        "too_many_characters_are_an_error",
+        "xlnet_jax/data/tokenizer.py",
+        '"required_chars" in reason and',
+        "not reason and",
+        one(
+            "data/prepare/scripts",
+            "test_a_vocabulary_that_is_too_small_for_all_characters_lacks_the_rarest",
+        ),
+    ),
+    Mutant(
+        "an_export_without_prefix_loses_spaces",
+        "xlnet_jax/convert/tokenizer_json.py",
+        '[{"type": "WhitespaceSplit"}] * prefix',
+        '[{"type": "WhitespaceSplit"}]',
+        one("data/prepare/scripts", "test_the_exported_tokenizer_cuts_alike"),
+    ),
+    Mutant(
         "a_work_directory_is_called_no_model",
         "xlnet_jax/convert/source.py",
         '"checkpoints/" in listed',

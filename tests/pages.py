@@ -6,7 +6,14 @@ import re
 
 import tiny
 
-PAGES = [tiny.ROOT / "README.md", *sorted((tiny.ROOT / "docs").glob("*.md"))]
+QUICKSTART = tiny.ROOT / "docs" / "quickstart.md"
+TRANSLATIONS = [tiny.ROOT / "docs" / language / "quickstart.md" for language in ("ko", "zh")]
+PAGES = [tiny.ROOT / "README.md", *sorted((tiny.ROOT / "docs").glob("*.md")), *TRANSLATIONS]
+
+
+def name(page):
+    """The path below the root or docs/, for the names of tests."""
+    return str(page.relative_to(tiny.ROOT)).removeprefix("docs/")
 
 
 def commands(text):
@@ -14,6 +21,11 @@ def commands(text):
     joined = re.sub(r"\\\n\s*", "", text)
     lines = re.findall(r"^(?: {4})?\s*(?:\$ )?(xlnet-jax [^\n]*)", joined, re.MULTILINE)
     return [re.split(r"\s+#|\s+[|&>;]|\s{3,}", line)[0] for line in lines]
+
+
+def blocks(text):
+    """Every block of commands, programs and output, whole."""
+    return re.findall(r"^```.*?^```$|^(?: {4}[^\n]*\n)+", text, re.MULTILINE | re.DOTALL)
 
 
 def sessions(text):

@@ -36,7 +36,7 @@ def test_a_figure_is_what_its_script_draws(script, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
 def test_the_python_of_a_page_imports_names_that_exist(page):
     text = page.read_text(encoding="utf-8")
     for program in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
@@ -46,7 +46,7 @@ def test_the_python_of_a_page_imports_names_that_exist(page):
                 assert all(hasattr(module, name.name) for name in node.names), ast.unparse(node)
 
 
-@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
 def test_a_page_names_programs_and_targets_that_exist(page):
     """Beside `xlnet-jax`, which tests/commands has: `python FILE` and `make TARGET` in a block."""
     text, makefile = (
@@ -67,8 +67,9 @@ def test_the_python_of_a_page_that_needs_no_model_prints_what_it_shows():
 
 
 def test_the_navigation_has_four_groups_and_every_page_once():
-    listed = re.findall(r": (\w+\.md)$", NAVIGATION, re.MULTILINE)
-    assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md"))
+    listed = re.findall(r": ((?:ko/|zh/)?\w+\.md)$", NAVIGATION, re.MULTILINE)
+    pages_there = [*DOCS.glob("*.md"), *pages.TRANSLATIONS]
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in pages_there)
     groups = re.findall(r"^  - ([\w ]+):$", NAVIGATION, re.MULTILINE)
     assert groups == ["Tutorials", "How to", "Explanation", "Reference"]
 

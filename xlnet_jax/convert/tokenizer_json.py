@@ -60,20 +60,23 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
         for piece in model.pieces
     ]
     rule = model.normalizer_spec
-    prepend = "always" if rule.add_dummy_prefix else "never"
+    prefix = rule.add_dummy_prefix
+    prepend = "always" if prefix else "never"
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend, "split": True}
+    # The split at white space drops it, which is right only if each word then gets a mark.
+    steps = _normalizers(rule, normalization) + [_ONE_SPACE, _STRIP] * (not prefix)
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         # The mask absorbs the space before it, so that "a <mask>" is two tokens.
         "added_tokens": special_tokens(names, special.mask),
-        "normalizer": {"type": "Sequence", "normalizers": _normalizers(rule, normalization)},
+        "normalizer": {"type": "Sequence", "normalizers": steps},
         # SentencePiece splits at white space only after its own rule has run, and so does this
         # pre-tokeniser.
         "pre_tokenizer": {
             "type": "Sequence",
-            "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace],
+            "pretokenizers": [{"type": "WhitespaceSplit"}] * prefix + [metaspace],
         },
         "post_processor": None,
         "decoder": metaspace,
@@ -150,7 +153,7 @@ def normalization_of(document: Json, model: bytes, name: str) -> Normalization:
     """
     rule = _PROTO.ModelProto.FromString(model).normalizer_spec
     # Steps on white space are ignored, because the pre-tokeniser splits at white space anyway.
-    blank = (_SPACES, *(replace({"Regex": " {2,}"}, text) for text in " ▁"))
+    blank = (_SPACES, _STRIP, _ONE_SPACE, _ONE_SPACE | {"content": "▁"})
     found = [step for step in _steps(document.get("normalizer")) if step not in blank]
     kinds = [step["type"] for step in found]
     normalization = Normalization("Lowercase" in kinds, "NFKD" not in kinds, nfkc="NFKC" in kinds)
@@ -225,6 +228,8 @@ def replace(pattern: dict[str, str], content: str) -> Json:
 
 # The four separators U+001C to U+001F are white space in Python, but not in Unicode.
 _SPACES = replace({"Regex": "[\\s\u001c-\u001f]+"}, " ")
+_ONE_SPACE = replace({"Regex": " {2,}"}, " ")
+_STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
 _QUOTES = [replace({"String": "``"}, '"'), replace({"String": "''"}, '"')]
 
 

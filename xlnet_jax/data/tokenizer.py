@@ -88,6 +88,10 @@ _LONGEST_TEXT = 1_000_000
 # Largest number of characters of a training line: at most 16384 bytes, because SentencePiece
 # silently drops a longer line.
 _LONGEST_TRAINING_LINE = 4096
+# Shares of the training text that its characters must have in the vocabulary: those of the released
+# models, then the next if the characters are too many.
+_COVERAGES = (0.99995, 0.9995, 0.995, 0.98)
+_LOOKED_AT = 1000  # texts that tell the script
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,46 +347,80 @@ class TooLittleText(BadInput):
 
 
 def train_tokenizer(
-    texts: Iterable[str], path: str, vocab_size: int, seed: int, threads: int
+    texts: Sequence[str], path: str, vocab_size: int, seed: int, threads: int
 ) -> None:
     """Trains a unigram model with the options of the released models on at least one normalised
     sentence, and writes it to `path`; an existing file is kept.
 
     `vocab_size` includes the special pieces; `seed` is for SentencePiece's own sampling, from ten
     million sentences on. Equal arguments, also equal `threads`, give equal bytes: `threads` changes
-    the order of floating-point sums. Raises TooLittleText, or BadInput for any other refusal of
-    SentencePiece.
+    the order of floating-point sums. Of characters that are too many for `vocab_size`, the rarest
+    become unknown pieces, at most 2 % of the text. Raises TooLittleText, or BadInput for any other
+    refusal of SentencePiece.
     """
     sentencepiece.set_random_generator_seed(seed)
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(
-                part for text in texts for part in cut(text, _LONGEST_TRAINING_LINE)
-            ),
-            model_writer=model,
-            vocab_size=vocab_size,
-            model_type="unigram",
-            character_coverage=0.99995,
-            shuffle_input_sentence=True,
-            input_sentence_size=10_000_000,
-            unk_id=XLNET.unk,
-            bos_id=XLNET.bos,
-            eos_id=XLNET.eos,
-            pad_id=-1,
-            # <pad> must be a control symbol to get id 5.
-            control_symbols=list(SPECIAL_PIECES[XLNET.cls : XLNET.eop]),
-            # After <eop> the symbols of the released models, ids 9-16.
-            user_defined_symbols=[SPECIAL_PIECES[XLNET.eop], *'.()"-–£€'],
-            max_sentence_length=4 * _LONGEST_TRAINING_LINE,
-            num_threads=threads,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        # SentencePiece's message names a place in its source, then the error and the largest or
-        # smallest size.
-        reason = " ".join(str(error).rpartition("] ")[2].split()) or summary(error)
-        kind = TooLittleText if "size too high" in reason else BadInput
-        raise kind(f"no tokenizer of --vocab_size={vocab_size}: {reason}") from error
+    model, normalizer = io.BytesIO(), _normalizer(texts)
+    for coverage in _COVERAGES:
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=(
+                    part for text in texts for part in cut(text, _LONGEST_TRAINING_LINE)
+                ),
+                model_writer=model,
+                vocab_size=vocab_size,
+                model_type="unigram",
+                normalizer=normalizer,
+                character_coverage=coverage,
+                shuffle_input_sentence=True,
+                input_sentence_size=10_000_000,
+                unk_id=XLNET.unk,
+                bos_id=XLNET.bos,
+                eos_id=XLNET.eos,
+                pad_id=-1,
+                # <pad> must be a control symbol to get id 5.
+                control_symbols=list(SPECIAL_PIECES[XLNET.cls : XLNET.eop]),
+                # After <eop> the symbols of the released models, ids 9-16.
+                user_defined_symbols=[SPECIAL_PIECES[XLNET.eop], *'.()"-–£€'],
+                max_sentence_length=4 * _LONGEST_TRAINING_LINE,
+                num_threads=threads,
+                minloglevel=2,
+            )
+            break
+        except RuntimeError as error:
+            # SentencePiece's message names a place in its source, then the error and the largest
+            # or smallest size.
+            reason = " ".join(str(error).rpartition("] ")[2].split()) or summary(error)
+            if "required_chars" in reason and coverage > _COVERAGES[-1]:
+                continue
+            kind = TooLittleText if "size too high" in reason else BadInput
+            raise kind(f"no tokenizer of --vocab_size={vocab_size}: {reason}") from error
     # If two processes train for one folder in a bucket, the first wins.
     files.write_new(path, model.getvalue())
+
+
+def _normalizer(texts: Sequence[str]) -> sentencepiece.SentencePieceNormalizer | None:
+    """Returns SentencePiece's own rules for some training texts; None for those of the released
+    models: NFKC, and a space before a text.
+
+    NFKC replaces marks that Chinese, Japanese and Korean use: full-width marks, `…`, `①`, and
+    Korean letters outside syllables. If a tenth of the letters is of such scripts or of Thai, Lao
+    and so on, the rules are those of NFC. If half of the letters is of scripts without spaces, no
+    space is put before a text, so that none appears between two sentences.
+    """
+    letters = list(filter(str.isalpha, "".join(texts[:: 1 + len(texts) // _LOOKED_AT])))
+    bare = sum(map(without_spaces, letters))
+    hangul = sum("\uac00" <= letter <= "\ud7a3" for letter in letters)
+    if 10 * (bare + hangul) <= len(letters):
+        return None
+    sentencepiece.set_min_log_level(2)
+    rules: Any = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc").Decompile()
+    # The rules also drop control characters, and turn all white space into spaces.
+    composed = [
+        (old, new if new in ("", " ") else unicodedata.normalize("NFC", old)) for old, new in rules
+    ]
+    return sentencepiece.SentencePieceNormalizer(
+        norm_map=[(old, new) for old, new in composed if old != new],
+        add_dummy_prefix=2 * bare < len(letters),
+        escape_whitespaces=True,
+        remove_extra_whitespaces=True,
+    )

@@ -31,7 +31,7 @@ def warn(unknown: int, pieces: int, where: str, example: Callable[[], str]) -> N
     if unknown >= max(1, LEAST_SHARE * pieces):
         _log.warning(
             "%s: the tokenizer does not know %.1f %% of the pieces, such as %r; "
-            "use a tokenizer of this language, script and case",
+            "use a tokenizer of this language, script and case, or one with more pieces",
             where,
             100 * unknown / pieces,
             example(),

@@ -22,7 +22,6 @@ import json
 import logging
 import os
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -52,6 +51,7 @@ from xlnet_jax.storage import files
 END_OF_LINE = "<eos>"
 """Piece for a line end in a vocabulary of words."""
 PLAIN = Normalization()
+_STRIPPING = Normalization(remove_space=False, nfkc=True)
 LARGEST = 1_000_000
 """Largest number of pieces of a vocabulary."""
 FOUND = (Tokenizer.file_name, "vocabulary.json", *FILES)
@@ -209,8 +209,8 @@ def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tok
     file), or a folder with one of `FOUND` (see `open_in`). Raises BadInput as the classes do.
 
     The default normalisation is the record of the corpus or run that holds the file. Without a
-    record, a vocabulary with accents that `prepare` made keeps accents, and any other vocabulary
-    has the original's steps.
+    record, a vocabulary that `prepare` made keeps accents if it has pieces that would lose them, or
+    that NFKD would replace, such as full-width marks; any other has the original's steps.
     """
     path = str(path)
     is_folder = not path.endswith((".json", ".model", ".txt")) and (
@@ -230,7 +230,7 @@ def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tok
     if (
         normalization is None
         and (isinstance(opened, Vocabulary) or not _second(_second(opened.content)))
-        and any(map(unicodedata.combining, unicodedata.normalize("NFKD", "".join(opened.pieces))))
+        and any(_STRIPPING(piece) != piece for piece in opened.pieces)
     ):
         opened.normalization = dataclasses.replace(PLAIN, keep_accents=True)
     return opened
