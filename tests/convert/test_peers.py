@@ -244,6 +244,7 @@ REFUSED = {
         (dict(rope_parameters={"rope_theta": 3.5}), 'rope_parameters={"rope_theta": 3.5}'),
         (dict(local_rope_theta=None), "the base of sliding_attention, is null; write its number"),
         (dict(rope_scaling={"factor": 2.0}), 'rope_scaling={"factor": 2.0}; only null'),
+        (dict(head_dim=4), "head_dim=4; only null"),
         (dict(local_attention=1), "local_attention=1; only 2 or more"),
     ],
 }

@@ -194,7 +194,8 @@ def _by_number(found: Json, row: Peer, path: str) -> Json:
     Raises BadInput if the two disagree, or if there are no such keys for its layers or angles.
     """
     found, usual = dict(found), dict(row.named.values())
-    check_only(found, dict.fromkeys(("rope_scaling", "rope_theta", "sliding_window")), path)
+    others = ("head_dim", "rope_scaling", "rope_theta", "sliding_window")
+    check_only(found, dict.fromkeys(others), path)
     if found.get("local_attention") in (0, 1):
         raise BadInput(
             f"{path}: local_attention={found['local_attention']}; only 2 or more can be imported"
