@@ -50,7 +50,13 @@ def _row(task):
     return task.encode(0, Example(texts, None, ""))[0]
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("roberta", "albert")))
+        for name in MODELS
+    ],
+)
 def test_a_family_learns_a_class_and_padding_changes_nothing(family):
     """The fault: a head that reads padding, or the first piece of a text that is read from left to
     right.

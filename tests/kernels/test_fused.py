@@ -327,7 +327,7 @@ def test_a_window_sees_the_blocks_that_it_touches():
     np.testing.assert_array_equal(seen_BIJ, np.tile(near_IJ, (2, 1, 1)))
 
 
-@pytest.mark.parametrize("drawn", ["text", "documents"])
+@pytest.mark.parametrize("drawn", ["text", pytest.param("documents", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kernel", [GATHERED, GPU], ids=NAMES)
 def test_blocks_outside_the_window_are_not_read(kernel, drawn):
     """NaN in keys and values from 256 to 383 stays near; without a window it spreads."""

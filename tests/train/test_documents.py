@@ -43,7 +43,6 @@ FAST = [
     ("vanilla", "clm", "cpu"),
     ("roberta", "mlm", "cpu"),
     ("transformer", "clm", "cpu"),
-    ("modernbert", "mlm", "cpu"),
     ("modern", "plm", "xla"),
 ]
 """Two streams, a bound, and each way in which positions are not relative."""

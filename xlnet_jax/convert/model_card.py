@@ -243,12 +243,13 @@ def _tables(trained: Trained) -> str:
     config, step = trained.config, trained.step
     model, data, train, task = config.model, config.data, config.train, config.finetune
     tuned, bounded, row = task.task != "none", model.member.bounded, peer(model)
+    pools = task.task == "embeddings" or "pooling" in dict(of_head(row, task.task).values())
     sections = {
         "Task": {
             "task": tuned and task.task,
             # A vertical line would end the cell.
             "labels": ", ".join(task.label_list()).replace("|", "\\|"),
-            "pooling": (task.task == "embeddings" or of_head(row, task.task)) and task.pooling,
+            "pooling": pools and task.pooling,
             **{
                 f"{score} of the dev set": f"{value:.4f}" for score, value in trained.scores.items()
             },

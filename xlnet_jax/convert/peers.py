@@ -91,9 +91,15 @@ def class_of(config: Config) -> str:
 
 
 def of_head(row: Peer, task: str) -> dict[str, tuple[str, Any]]:
-    """Returns the keys of `Peer.of_task` that the head of a task reads."""
+    """Returns the keys of `Peer.of_task` for the head of a task, `pooling` only if it pools."""
     export = EXPORTS.get(task)
-    return row.of_task if export and export.pools and row.heads.get(export.name) else {}
+    if not export or not row.heads.get(export.name):
+        return {}
+    return {
+        theirs: (ours, default)
+        for theirs, (ours, default) in row.of_task.items()
+        if export.pools or ours != "pooling"
+    }
 
 
 def table(config: Config) -> Table:
