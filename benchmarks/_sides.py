@@ -43,6 +43,8 @@ def batches(config):
     places = generator.permuted(np.tile(np.arange(T), (*leading, 1)), axis=-1)
     targets = np.sort(places[..., :P]).astype(np.int32)
     rank = np.zeros_like(tokens)
+    if config.data.objective == "clm":
+        rank += np.arange(T, dtype=np.int32)
     if config.data.objective == "plm":
         rank -= 1
         np.put_along_axis(rank, places[..., :P], np.arange(P, dtype=np.int32)[None, None], axis=-1)

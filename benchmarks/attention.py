@@ -97,23 +97,23 @@ def milliseconds(sizes: Any, name: str, rounds: int, **options: bool) -> dict[st
     return timed(train(attend), (inputs, np.uint32(1)), rounds)
 
 
-def beside_cudnn(sizes: Any, size: int | None, name: str, rounds: int) -> Any:
+def beside_cudnn(T: int, size: int | None, name: str, rounds: int) -> dict[str, float] | None:
     """As `milliseconds`, of `rows, --cudnn`, for a window of this size or none."""
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from _attention import streams
+    from _attention import sizes_of, streams
 
     from xlnet_jax.kernels import fused, xla
 
     near = size is not None
-    stream = streams(sizes, jnp.bfloat16, relative=False, near=near)[0]
-    drawn_row = drawn(stream, sizes.T)
+    sizes = dataclasses.replace(sizes_of(T), M=0)
+    drawn_row = drawn(streams(sizes, jnp.bfloat16, relative=False, near=near)[0], T)
     seen = {"limit_BQ": drawn_row.limit_BQ * 0 + 1, "rank_BK": drawn_row.rank_BK * 0}
     row = dataclasses.replace(drawn_row, **seen)
     if name == "fused":
         return timed(lambda row: xla.differentiated(fused.attend, row)[::2], (row,), rounds)
-    at_T = np.arange(sizes.T)
+    at_T = np.arange(T)
     mask = np.abs(at_T[:, None] - at_T) <= size if near else None
 
     def both_ways(mask: Any, *qkv: Any) -> Any:
@@ -200,9 +200,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for T in args.lengths:
         row: dict[str, Any] = {"T": T}
-        sizes = sizes_of(T)
-        whole = dataclasses.replace(sizes, M=0)
-        sizes = whole if args.modern else sizes
+        sizes = dataclasses.replace(sizes_of(T), M=0) if args.modern else sizes_of(T)
         for name, attend in (("fused", tpu.attend), ("xla", xla.attend)):
             size = None
             if has_compiler:
@@ -221,8 +219,7 @@ def main() -> None:
         if args.cudnn:
             row |= {
                 layer: {
-                    name: beside_cudnn(whole, size, name, args.rounds)
-                    for name in ("fused", "cudnn")
+                    name: beside_cudnn(T, size, name, args.rounds) for name in ("fused", "cudnn")
                 }
                 for layer, size in WINDOWS.items()
             }
