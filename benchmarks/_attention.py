@@ -142,13 +142,17 @@ def visits(a: Arguments, query_block: int, key_block: int) -> tuple[int, int, in
     return by_queries, by_keys, seen_BIJ.size
 
 
-def train(attend: Callable[..., Any]) -> Callable[[list[Arguments], jax.Array], Any]:
-    """(streams, key) -> outputs and gradients, for a cotangent that is the output itself."""
+def train(
+    attend: Callable[..., Any], rate: float = RATE
+) -> Callable[[list[Arguments], jax.Array], Any]:
+    """(streams, key) -> outputs and gradients, for a cotangent that is the output itself. `rate`:
+    of dropout.
+    """
 
     def run(both: list[Arguments], key: jax.Array) -> Any:
         results = []
         for number, stream in enumerate(both):
-            dropout = AttentionDropout(key, RATE, number)
+            dropout = AttentionDropout(key, rate, number)
             results.append(
                 differentiated(attend, dataclasses.replace(stream, dropout=dropout))[::2]
             )
@@ -163,10 +167,11 @@ def lowered(
     device: Any,
     chosen: bool | None = None,
     platform: str = "tpu",
+    rate: float = RATE,
     **options: bool,
 ) -> Any:
     """`train` in bfloat16, lowered for a device that is not here; `chosen`: one stream alone;
-    `options`: of `streams`.
+    `rate`: of dropout; `options`: of `streams`.
     """
     mesh = Mesh(np.array([device]), ("data",))
     here = NamedSharding(mesh, PartitionSpec())
@@ -174,14 +179,19 @@ def lowered(
     with jax.set_mesh(mesh):
         # A kernel is not for the compiler to split.
         run = jax.shard_map(
-            train(attend), in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False
+            train(attend, rate),
+            in_specs=PartitionSpec(),
+            out_specs=PartitionSpec(),
+            check_vma=False,
         )
         both = streams(sizes, jnp.bfloat16, here, **options)
         both = both if chosen is None else both[chosen : chosen + 1]
         return jax.jit(run).trace(both, key).lower(lowering_platforms=(platform,))
 
 
-def temporaries(attend: Callable[..., Any], sizes: Sizes, topology: str, vmem: bool = False) -> int:
+def temporaries(
+    attend: Callable[..., Any], sizes: Sizes, topology: str, vmem: bool = False, **options: bool
+) -> int:
     """Bytes of temporaries on one device, also if they do not fit into its HBM.
 
     The compiler keeps some temporaries of a small program in the chip's vector memory, as many as
@@ -189,12 +199,12 @@ def temporaries(attend: Callable[..., Any], sizes: Sizes, topology: str, vmem: b
 
     Args:
       vmem: allows it to.
+      options: of `streams`.
     """
-    options = {} if vmem else {"xla_vf_vmem_memory_space_assignment": False}
+    flags = {} if vmem else {"xla_vf_vmem_memory_space_assignment": False}
+    device = describe(topology).devices[0]
     try:
-        compiled = lowered(attend, sizes, describe(topology).devices[0]).compile(
-            compiler_options=options
-        )
+        compiled = lowered(attend, sizes, device, **options).compile(compiler_options=flags)
     except jax.errors.JaxRuntimeError as error:
         # The message has the bytes.
         return out_of_memory(str(error))[0]

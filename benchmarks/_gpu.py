@@ -33,7 +33,7 @@ def check() -> int:
     import numpy as np
 
     sys.path.append(os.path.join(ROOT, "tests"))
-    from attention_cases import cast, draw, without_positions
+    from attention_cases import cast, draw, draw_documents, without_positions
 
     from xlnet_jax.kernels import fused, xla
     from xlnet_jax.kernels.dropout import AttentionDropout
@@ -63,14 +63,17 @@ def check() -> int:
             )
         return np.concatenate(found, axis=-1)
 
-    large, small = dict(T=512, M=384, H=4, E=64), dict(T=130, M=20, H=3, E=100, tables=2)
-    for sizes, dtype, chosen, near in [
+    documents = draw_documents, dict(T=512, lengths=[(130, 250, 70), (300, 200)], H=4, E=64)
+    large = draw, dict(T=512, M=384, H=4, E=64)
+    small = draw, dict(T=130, M=20, H=3, E=100, tables=2)
+    for (made, sizes), dtype, chosen, near in [
         *((large, dtype, chosen, None) for dtype in LIMITS for chosen in (None, 85)),
         *((large, dtype, chosen, 64) for dtype in LIMITS for chosen in (None, 85)),
+        *((documents, "float32", chosen, 64) for chosen in (None, 85)),
         (small, "float32", None, None),
         (small, "float32", 37, None),
     ]:
-        arguments = draw(**sizes, chosen=chosen)
+        arguments = made(**sizes, chosen=chosen)
         if near:
             arguments = without_positions(arguments, near)
         arguments, dropout = (
@@ -78,7 +81,7 @@ def check() -> int:
             AttentionDropout(jnp.uint32(4), 0.1, 1),
         )
         arguments = dataclasses.replace(
-            arguments, dropout=dropout, max_distance=50 if sizes is small else None
+            arguments, dropout=dropout, max_distance=50 if "tables" in sizes else None
         )
         began = time.perf_counter()
         ours, theirs = jax.device_get(run(kernel, arguments)), jax.device_get(exact(arguments))

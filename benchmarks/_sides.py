@@ -29,8 +29,8 @@ class Made(NamedTuple):
 
 
 def batches(config):
-    """STEPS stacked Batches, numpy: random tokens, targets and factorisation orders; every row goes
-    on.
+    """STEPS stacked Batches, numpy: random tokens and targets, with `plm` in random factorisation
+    orders; every row goes on.
     """
     import numpy as np
 
@@ -42,9 +42,13 @@ def batches(config):
     tokens = generator.integers(9, config.model.vocab_size, (*leading, T)).astype(np.int32)
     places = generator.permuted(np.tile(np.arange(T), (*leading, 1)), axis=-1)
     targets = np.sort(places[..., :P]).astype(np.int32)
-    rank = np.full_like(tokens, -1)
-    np.put_along_axis(rank, places[..., :P], np.arange(P, dtype=np.int32)[None, None], axis=-1)
-    rank[..., R:] += R + 1  # the second half sees all of the first
+    rank = np.zeros_like(tokens)
+    if config.data.objective == "clm":
+        rank += np.arange(T, dtype=np.int32)
+    if config.data.objective == "plm":
+        rank -= 1
+        np.put_along_axis(rank, places[..., :P], np.arange(P, dtype=np.int32)[None, None], axis=-1)
+        rank[..., R:] += R + 1  # the second half sees all of the first
     return Batch(
         tokens=tokens,
         segments=np.broadcast_to((np.arange(T) >= 3 * T // 4).astype(np.int32), tokens.shape),
@@ -120,12 +124,15 @@ class Ours:
 
 
 class Peer:
-    """XLNetLMHeadModel, with the fused AdamW."""
+    """XLNetLMHeadModel or ModernBertForMaskedLM, with the fused AdamW."""
 
     def __init__(self, config, device: str, compiled: bool, threads: int) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
         import torch
         import transformers
+
+        from xlnet_jax.convert.fields import config_json
+        from xlnet_jax.data.tokenizer import XLNET
 
         torch.set_num_threads(threads)
         torch.manual_seed(0)
@@ -135,26 +142,20 @@ class Peer:
             torch.device({"gpu": "cuda"}.get(device, device)),
         )
         model, optimizer = config.model, config.optimizer
-        self.model = (
-            transformers.XLNetLMHeadModel(
-                transformers.XLNetConfig(
-                    vocab_size=model.vocab_size,
-                    n_layer=model.layers,
-                    d_model=model.d_model,
-                    n_head=model.heads,
-                    d_inner=model.d_ff,
-                    mem_len=model.memory_len,
-                    reuse_len=config.data.reuse_len,
-                    dropout=model.dropout,
-                    # `gelu_new`, which exports name, is the same function in eight operations
-                    # instead of one.
-                    ff_activation="gelu_pytorch_tanh",
-                )
-            )
-            .to(self.device)
-            .train()
-        )
-        self.made = Made(sum(x.numel() for x in self.model.parameters()))
+        fields = config_json(config, XLNET, {})
+        (name,) = fields.pop("architectures")
+        if model.architecture == "xlnet":
+            # `gelu_new`, which exports name, is the same function in eight operations instead of
+            # one.
+            fields["ff_activation"] = "gelu_pytorch_tanh"
+        else:
+            # The head only at targets, as ours.
+            fields["sparse_prediction"] = True
+        theirs = transformers.AutoConfig.for_model(**fields)
+        self.model = getattr(transformers, name)(theirs).to(self.device).train()
+        # The norm of our first layer has no effect; theirs has none.
+        unused = 0 if model.member.parts.first_norm else model.d_model
+        self.made = Made(unused + sum(x.numel() for x in self.model.parameters()))
         low = config.model.compute_dtype == "bfloat16"
         self.precision = torch.autocast(self.device.type, torch.bfloat16, enabled=low)
         self.forward = torch.compile(self.model) if compiled else self.model
@@ -166,17 +167,27 @@ class Peer:
             weight_decay=optimizer.weight_decay,
             fused=True,
         )
-        # A full memory from the start: another length would be another compilation.
-        shape = (model.memory_len, config.train.batch_size, model.d_model)
-        self.memory = [torch.zeros(shape, device=self.device) for _ in range(model.layers)]
+        self.memory = {}
+        if model.memory_len:
+            # Full from the start: another length would be another compilation.
+            shape = (model.memory_len, config.train.batch_size, model.d_model)
+            zeros = [torch.zeros(shape, device=self.device) for _ in range(model.layers)]
+            self.memory = {"mems": zeros, "use_mems": True}
         self.inputs = list(self.arguments(batches(config)))
 
     def arguments(self, stacked) -> Iterator[dict[str, Any]]:
         """The same batches as that library wants them."""
         import jax
+        import numpy as np
 
         for step in range(STEPS):
-            given = jax.tree.map(operator.itemgetter(step), stacked).for_transformers()
+            batch = jax.tree.map(operator.itemgetter(step), stacked)
+            if self.config.data.objective == "plm":
+                given = batch.for_transformers()
+            else:
+                labels = np.full(batch.tokens.shape, -100)
+                np.put_along_axis(labels, batch.target_positions, batch.target_tokens, axis=1)
+                given = {"input_ids": batch.tokens.astype(np.int64), "labels": labels}
             yield {
                 name: self.torch.tensor(value, device=self.device) for name, value in given.items()
             }
@@ -185,11 +196,12 @@ class Peer:
         """As of ours."""
         for inputs in self.inputs:
             with self.precision:
-                out = self.forward(**inputs, mems=self.memory, use_mems=True)
+                out = self.forward(**inputs, **self.memory)
             out.loss.backward()
             self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.clip)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-            self.memory = out.mems
+            if self.memory:
+                self.memory["mems"] = out.mems
         self.torch.get_device_module(self.device).synchronize()
         return out.loss.item()

@@ -5,6 +5,9 @@
     python benchmarks/attention.py --tiny                          one short length, to try it
     python benchmarks/attention.py --device=gpu --json             time on a GPU (or tpu): fused and
                                                                    XLA at every T
+    python benchmarks/attention.py --modern --no-time --json       without relative positions and
+                                                                   memory, in a window of 128
+    python benchmarks/attention.py --device=gpu --cudnn --json     also beside cuDNN
 
 M = 3/4 T, P = T/6, 16 heads of 64, dropout 0.1, one row. One JSON line:
 
@@ -12,6 +15,9 @@ M = 3/4 T, P = T/6, 16 heads of 64, dropout 0.1, one row. One JSON line:
                   of the temporaries over the row before; milliseconds {implementation: {median,
                   smallest, largest}} of --rounds calls. null: no TPU compiler here, or no such
                   measurement (no kernel for the device, too long, no memory)
+  rows, --cudnn   {global, local}: {fused, cudnn}: the same milliseconds of the content stream alone
+                  without dropout, memory and relative positions, if each position sees all others
+                  or those of a window of 128. For the window cuDNN gets a mask [T, T]
   compiled_for, vmem_temporaries, device, dtype, cores, load_average, cpu_per_wall, jax, libtpu
 
 Temporaries are those in HBM, and all of them are there: compiled with
@@ -37,12 +43,15 @@ from typing import Any
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 CHIP = "v5e:2x2"
 LONGEST_ON_CPU = {"xla": 1024}
+WINDOWS = {"global": None, "local": 64}
+"""The largest distance of a visible key."""
 
 
 def drawn(stream: Any, T: int) -> Any:
     """Numbers for the shapes: positions, ranks and segments that rise along a row."""
     import jax
     import numpy as np
+    from _attention import in_window
 
     from xlnet_jax.kernels.xla import Arguments
 
@@ -50,6 +59,8 @@ def drawn(stream: Any, T: int) -> Any:
     highest = {"rank_BK": T, "limit_BQ": T, "query_position_BQ": T}
 
     def array(name: str, x: jax.ShapeDtypeStruct) -> np.ndarray:
+        if not x.shape:
+            return np.zeros((), x.dtype)
         if np.issubdtype(x.dtype, np.integer):
             return np.sort(rng.integers(0, highest.get(name, 2), x.shape)).astype(x.dtype)
         return rng.standard_normal(x.shape, np.float32).astype(x.dtype)
@@ -58,16 +69,19 @@ def drawn(stream: Any, T: int) -> Any:
     made = {
         name: jax.tree.map(functools.partial(array, name), getattr(stream, name)) for name in names
     }
-    *tables, direction_B = made["position"]
-    return Arguments(**made | {"position": (*tables, np.ones_like(direction_B))})
+    if made["position"]:
+        *tables, direction_B = made["position"]
+        made["position"] = (*tables, np.ones_like(direction_B))
+    row = Arguments(**made)
+    return in_window(row, WINDOWS["local"]) if row.near else row
 
 
-def milliseconds(T: int, name: str, rounds: int) -> dict[str, float] | None:
-    """Of one call on the local device, compilation excluded; None where it is not measured."""
+def milliseconds(sizes: Any, name: str, rounds: int, **options: bool) -> dict[str, float] | None:
+    """Of one call on the local device; None where it is not measured; `options`: of `streams`."""
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from _attention import sizes_of, streams, train
+    from _attention import streams, train
 
     from xlnet_jax.kernels import fused, xla
 
@@ -76,16 +90,56 @@ def milliseconds(T: int, name: str, rounds: int) -> dict[str, float] | None:
     dtype = jnp.dtype("float32" if cpu else "bfloat16")
     if name == "fused" and fused.why_no_kernel(device.device_kind, 64, dtype):
         return None
-    if cpu and LONGEST_ON_CPU.get(name, 0) < T:
+    if cpu and LONGEST_ON_CPU.get(name, 0) < sizes.T:
         return None
     attend = {"fused": fused.attend, "xla": xla.attend}[name]
-    inputs = jax.device_put(
-        ([drawn(stream, T) for stream in streams(sizes_of(T), dtype)], np.uint32(1))
-    )
-    mesh = jax.make_mesh((1,), ("data",), (jax.sharding.AxisType.Auto,), devices=[device])
-    seconds = []
+    inputs = [drawn(stream, sizes.T) for stream in streams(sizes, dtype, **options)]
+    return timed(train(attend), (inputs, np.uint32(1)), rounds)
+
+
+def beside_cudnn(T: int, size: int | None, name: str, rounds: int) -> dict[str, float] | None:
+    """As `milliseconds`, of `rows, --cudnn`, for a window of this size or none."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from _attention import sizes_of, streams
+
+    from xlnet_jax.kernels import fused, xla
+
+    near = size is not None
+    sizes = dataclasses.replace(sizes_of(T), M=0)
+    drawn_row = drawn(streams(sizes, jnp.bfloat16, relative=False, near=near)[0], T)
+    seen = {"limit_BQ": drawn_row.limit_BQ * 0 + 1, "rank_BK": drawn_row.rank_BK * 0}
+    row = dataclasses.replace(drawn_row, **seen)
+    if name == "fused":
+        return timed(lambda row: xla.differentiated(fused.attend, row)[::2], (row,), rounds)
+    at_T = np.arange(T)
+    mask = np.abs(at_T[:, None] - at_T) <= size if near else None
+
+    def both_ways(mask: Any, *qkv: Any) -> Any:
+        o_BQHE, pull = jax.vjp(
+            functools.partial(
+                jax.nn.dot_product_attention,
+                mask=None if mask is None else mask[None, None],
+                implementation="cudnn",
+            ),
+            *qkv,
+        )
+        return o_BQHE, pull(o_BQHE)
+
+    return timed(both_ways, (mask, row.q_BQHE, row.k_BKHE, row.v_BKHE), rounds)
+
+
+def timed(function: Any, inputs: Any, rounds: int) -> dict[str, float] | None:
+    """Milliseconds of a call on the local device, compilation excluded; None if its memory is too
+    small.
+    """
+    import jax
+
+    mesh = jax.make_mesh((1,), ("data",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
+    inputs, seconds = jax.device_put(inputs), []
     with jax.set_mesh(mesh):
-        run = jax.jit(train(attend))
+        run = jax.jit(function)
         try:
             for _ in range(rounds + 1):
                 began = time.perf_counter()
@@ -113,6 +167,10 @@ def main() -> None:
     parser.add_argument(
         "--vmem", action="store_true", help="compile for TPU with the default flags"
     )
+    parser.add_argument(
+        "--modern", action="store_true", help="windows; no relative positions and no memory"
+    )
+    parser.add_argument("--cudnn", action="store_true", help="also beside cuDNN: needs a GPU")
     parser.add_argument("--no-time", action="store_true", help="only the temporaries")
     parser.add_argument(
         "--tiny", action="store_true", help="one short length, to try it: the times mean nothing"
@@ -130,6 +188,10 @@ def main() -> None:
     import jax
     from _attention import RATE, sizes_of, temporaries
 
+    if args.cudnn and (args.device != "gpu" or jax.devices()[0].platform != "gpu"):
+        sys.exit("--cudnn needs --device=gpu and an NVIDIA GPU with JAX's extra for CUDA")
+    options = {"relative": False, "near": True} if args.modern else {}
+
     from xlnet_jax.kernels import tpu, xla
 
     has_compiler = (
@@ -138,8 +200,11 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for T in args.lengths:
         row: dict[str, Any] = {"T": T}
+        sizes = dataclasses.replace(sizes_of(T), M=0) if args.modern else sizes_of(T)
         for name, attend in (("fused", tpu.attend), ("xla", xla.attend)):
-            size = temporaries(attend, sizes_of(T), CHIP, args.vmem) if has_compiler else None
+            size = None
+            if has_compiler:
+                size = temporaries(attend, sizes, CHIP, args.vmem, **options)
             row[f"{name}_temp_bytes"] = size
         for key, name in (("growth", "fused"), ("xla_growth", "xla")):
             before, now = (
@@ -148,7 +213,16 @@ def main() -> None:
             row[key] = round(now / before, 2) if before and now else None
         wall, cpu = time.perf_counter(), time.process_time()
         names = () if args.no_time else ("fused", "xla")
-        row["milliseconds"] = {name: milliseconds(T, name, args.rounds) for name in names}
+        row["milliseconds"] = {
+            name: milliseconds(sizes, name, args.rounds, **options) for name in names
+        }
+        if args.cudnn:
+            row |= {
+                layer: {
+                    name: beside_cudnn(T, size, name, args.rounds) for name in ("fused", "cudnn")
+                }
+                for layer, size in WINDOWS.items()
+            }
         row["cpu_per_wall"] = round(
             (time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9), 2
         )

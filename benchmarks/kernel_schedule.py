@@ -123,16 +123,24 @@ def documents(chip: str, sizes: Sizes) -> dict[str, Any]:
 
 def windows(chip: str, sizes: Sizes) -> dict[str, Any]:
     """The bundles of both streams with relative positions, without, and by `cycles` in a global and
-    in a local layer of a model with windows; also divided by those with relative positions.
+    in a local layer of a model with windows; of the content stream alone without dropout; and of
+    `splash`. Also divided by those with relative positions.
     """
     if reason := why_not(chip):
         return {"not_compiled": reason}
+    kinds = {
+        "relative": {},
+        "plain": {"relative": False},
+        "plain_alone": {"relative": False, "chosen": False, "rate": 0.0},
+    }
     bundles = {
-        name: sum(each.bundles for each in schedules(chip, sizes, relative=relative)[0].values())
-        for name, relative in (("relative", True), ("plain", False))
+        name: sum(each.bundles for each in schedules(chip, sizes, **kind)[0].values())
+        for name, kind in kinds.items()
     }
     rows = {name: functools.partial(in_window, size=size) for name, size in WINDOWS.items()}
-    bundles |= visiting(chip, sizes, rows, relative=False, near=True)[1]
+    for name, alone in (("", False), ("_alone", True)):
+        exact = visiting(chip, sizes, rows, alone, relative=False, near=True)[1]
+        bundles |= {f"{row}{name}": n for row, n in exact.items()}
     bundles |= {f"splash_{name}": splash(chip, sizes, name == "local") for name in WINDOWS}
     return {
         **{f"{name}_bundles": n for name, n in bundles.items()},
@@ -170,22 +178,28 @@ def splash(chip: str, sizes: Sizes, local: bool) -> int:
 
 
 def visiting(
-    chip: str, sizes: Sizes, rows: dict[str, Callable[[Arguments], Arguments]], **options: bool
+    chip: str,
+    sizes: Sizes,
+    rows: dict[str, Callable[[Arguments], Arguments]],
+    alone: bool = False,
+    **options: bool,
 ) -> tuple[dict[str, float], dict[str, int]]:
     """The bundles of both streams for several rows, by their names: the bundles of the schedule
     times the share of the blocks that the row visits; and the bundles by `cycles`.
 
     Args:
       rows: functions that give a stream the integers of a row.
+      alone: only the content stream, without dropout.
       options: of `streams`.
     """
     kernel = fused.KERNELS[describe(TOPOLOGIES[chip]).devices[0].device_kind]
     blocks = getattr(kernel, "keywords", {}).get("blocks", tpu.TpuBlocks())
     bundles, exact = dict.fromkeys(rows, 0.0), dict.fromkeys(rows, 0)
-    for chosen, stream in enumerate(streams(sizes, jnp.bfloat16, **options)):
+    rate = 0.0 if alone else RATE
+    for chosen, stream in enumerate(streams(sizes, jnp.bfloat16, **options)[: 1 if alone else 2]):
         plan = tpu.plan_passes(stream, blocks, False)[0]
         groups = -(-sizes.H * plan.head_dim // (plan.groups * LANES))
-        found, texts = schedules(chip, sizes, chosen=bool(chosen), **options)
+        found, texts = schedules(chip, sizes, chosen=bool(chosen), rate=rate, **options)
         for name, of in rows.items():
             visited, _, every = visits(of(stream), plan.query_block, plan.key_block)
             query_blocks = every * plan.key_block // plan.keys
@@ -304,17 +318,23 @@ def main() -> None:
             heads = [*DOCUMENTS, *(f"share of {name}" for name in DOCUMENTS)]
             heads += [f"exact {head}" for head in heads]
         if args.windows:
-            heads = ["relative", "plain", *WINDOWS, *(f"splash {name}" for name in WINDOWS)]
+            heads = ["relative", "plain", "plain alone", *WINDOWS]
+            heads += [f"{name} alone" for name in WINDOWS] + [f"splash {name}" for name in WINDOWS]
             heads += [f"share of {name}" for name in heads]
         print(f"| chip | bundles {' | '.join(heads)} |\n{'|---' * (1 + len(heads))}|")
     for chip in args.chips:
         print(f"compiling for {chip}", file=sys.stderr)
-        if args.documents:
-            one = chips[chip] = documents(chip, sizes)
-        elif args.windows:
-            one = chips[chip] = windows(chip, sizes)
-        else:
-            one = chips[chip] = measure(chip, sizes, args.saved)
+        try:
+            if args.documents:
+                one = chips[chip] = documents(chip, sizes)
+            elif args.windows:
+                one = chips[chip] = windows(chip, sizes)
+            else:
+                one = chips[chip] = measure(chip, sizes, args.saved)
+        except jax.errors.JaxRuntimeError as error:
+            if not (room := re.search(r"Ran out of memory in memory space.*?vmem\.", str(error))):
+                raise
+            one = chips[chip] = {"not_compiled": room[0]}
         if not args.json:
             print(f"| {' | '.join(cells(chip, one))} |", flush=True)
     how = {"dropout": RATE, "saved": args.saved, "jax": jax.__version__, "libtpu": libtpu_version()}

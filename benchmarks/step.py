@@ -1,5 +1,5 @@
-"""How fast a training step is, beside that of XLNet in Hugging Face `transformers`, on the same
-machine in one run.
+"""How fast a training step is, beside that of XLNet or ModernBERT in Hugging Face `transformers`,
+on the same machine in one run.
 
     python benchmarks/step.py [--device=cpu] [--json]            needs the extra `peers`;
                                                                  torch.compile takes minutes
@@ -11,11 +11,13 @@ machine in one run.
     python benchmarks/step.py --device=gpu --figures ours ours_xla
                                                                  these alone, same options
 
-Both sides do the whole step: two streams with the memory of the step before, the targets' loss,
+Both sides do the whole step: streams with the memory of the step before, the targets' loss,
 backward, clip of the gradient's norm, AdamW. They compute in float32; where a configuration says
-bfloat16, theirs is under torch's autocast. Sizes, batches, activation (gelu by tanh) and all
-dropout rates are the same. Every side has a process of its own, pinned to the same cores. The sides
-take turns of a few steps, so that other work on the machine slows all of them down. Compilation and
+bfloat16, theirs is under torch's autocast. Sizes, batches, activation and all dropout rates are the
+same; a configuration without dropout has none in any figure. XLNet's gelu is by tanh. ModernBERT
+has the attention that transformers takes, and its head only at targets. Other models have no peer:
+name the figures. Every side has a process of its own, pinned to the same cores. The sides take
+turns of a few steps, so that other work on the machine slows all of them down. Compilation and
 first steps are not in the figures. Figures:
 
   ours_tokens_per_second, peer_..., peer_compiled_...   B T tokens of a step over its time, dropout
@@ -113,11 +115,10 @@ class Task:
             load,
         )
 
-        rates = dict(
-            dropout=self.dropout, attention_dropout=self.dropout, activation_dropout=self.dropout
-        )
-        if self.path:
-            given = load(self.path, list(self.words))
+        given = load(self.path, list(self.words)) if self.path else None
+        names = ("dropout", "attention_dropout", "activation_dropout")
+        rates = dict.fromkeys(names, self.dropout if not given or given.model.dropout else 0.0)
+        if given:
             changes = rates | ({"attention": "xla"} if self.side == XLA else {})
             return given.changed(model=changes, train={"steps_per_dispatch": STEPS})
         sizes = dict(
@@ -331,6 +332,9 @@ def main() -> None:
         and not (args.eager and side == COMPILED)
     }
     load, config = [os.getloadavg()[0]], next(iter(tasks.values())).config()
+    with_peer = {task.side for task in tasks.values()} & {PEER, COMPILED}
+    if with_peer and config.model.architecture not in ("xlnet", "modernbert"):
+        sys.exit(f"{config.model.architecture} has no peer here; name the figures: --figures ours")
     with tempfile.TemporaryDirectory() as folder:
         if loading := tasks.get("ours_with_loader"):
             corpus = args.corpus or write_corpus(folder, config.model.vocab_size)
@@ -346,7 +350,7 @@ def main() -> None:
     result["compile_cpu_seconds"] = {name: each.compile_cpu_seconds for name, each in ours.items()}
     load.append(os.getloadavg()[0])
     result |= {
-        "dropout": DROPOUT,
+        "dropout": config.model.dropout,
         "device": args.device,
         "cores": args.cores,
         "load_average": load,

@@ -1,6 +1,7 @@
 """`xlnet-jax compile` with the TPU compiler itself, for two small layers."""
 
 import functools
+import importlib
 import json
 import os
 
@@ -397,18 +398,43 @@ def test_fused_attention_compiles_in_the_step(topology, unroll):
     assert compile.attempt(make_recipe(config), describe(topology)).fits
 
 
-@pytest.mark.parametrize(
-    "chip", ["v5e", *(pytest.param(chip, marks=pytest.mark.prove) for chip in ("v4", "v5p", "v6e"))]
-)
-def test_the_attention_of_documents_skips_the_keys_of_others(chip, monkeypatch):
-    """Bundles of four documents, and of five that straddle the blocks, in shares of one."""
+@pytest.fixture
+def kernel_schedule(monkeypatch):
     monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
-    import kernel_schedule
+    return importlib.import_module("kernel_schedule")
 
-    sizes = kernel_schedule.Sizes(B=1, T=2048, M=0, P=341, H=2)
-    found = kernel_schedule.documents(chip, sizes)
+
+LONG = {"B": 1, "T": 2048, "M": 0, "P": 341, "H": 2}
+CHIPS = ["v5e", *(pytest.param(chip, marks=pytest.mark.prove) for chip in ("v4", "v5p", "v6e"))]
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_the_attention_of_documents_skips_the_keys_of_others(chip, kernel_schedule):
+    """Bundles of four documents, and of five that straddle the blocks, in shares of one."""
+    found = kernel_schedule.documents(chip, kernel_schedule.Sizes(**LONG))
     assert found["four_share"] <= 0.35 and found["five_share"] <= 0.45
     assert found["four_exact_share"] <= 0.45 and found["five_exact_share"] <= 0.6
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("options", [{}, {"near": True, "packed": True}], ids=["plain", "near"])
+def test_attention_without_relative_positions_compiles(chip, options, kernel_schedule):
+    """Both streams, forward and backward; windows also in rows of several documents."""
+    sizes = kernel_schedule.Sizes(**LONG | {"T": 512, "P": 85})
+    found, _ = kernel_schedule.schedules(chip, sizes, relative=False, **options)
+    assert len(found) == 4 and all(each.products for each in found.values())
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_the_attention_of_a_window_skips_the_keys_outside(chip, kernel_schedule):
+    """Bundles of a local layer in shares of those of a global one; both are one program."""
+    rows = {
+        name: functools.partial(kernel_schedule.in_window, size=size)
+        for name, size in kernel_schedule.WINDOWS.items()
+    }
+    sizes = kernel_schedule.Sizes(**LONG)
+    _, exact = kernel_schedule.visiting(chip, sizes, rows, relative=False, near=True)
+    assert exact["local"] <= 0.6 * exact["global"]
 
 
 @pytest.mark.prove

@@ -56,14 +56,15 @@ def test_all_processes_take_xla_if_one_must(other, expected, caplog):
     assert f"attention: {expected}, " in caplog.text
 
 
-@pytest.mark.parametrize("architecture", ["xlnet", "bert", "modern"])
+@pytest.mark.parametrize(("architecture", "window"), [("xlnet", 0), ("bert", 0), ("modern", 128)])
 @pytest.mark.parametrize("kind", ["TPU v5 lite", "TPU v4", "NVIDIA H100"])
-def test_every_member_has_a_kernel(kind, architecture):
+def test_every_member_has_a_kernel(kind, architecture, window):
     absent = types.SimpleNamespace(device_kind=kind)
-    chosen, why = choice.choose(with_attention("auto", architecture=architecture), absent)
-    no_kernel = kind == "TPU v4" and architecture != "xlnet"
+    config = with_attention("auto", architecture=architecture, window=window)
+    chosen, why = choice.choose(config, absent)
+    no_kernel = kind == "TPU v4" and window > 0
     assert chosen == ("xla" if no_kernel else "fused")
-    assert ("the kernel for TPU v4 is for relative positions only" in why) == no_kernel
+    assert ("the kernel for TPU v4 has no room for the long texts" in why) == no_kernel
 
 
 def test_a_cpu_has_no_choice_and_no_line(caplog, monkeypatch):

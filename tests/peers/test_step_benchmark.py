@@ -51,10 +51,8 @@ def test_ratios_are_ours_over_the_peers_round_by_round():
     assert result["tokens_per_cpu_second"]["ours_no_dropout"] == 60
 
 
-def test_both_sides_train_and_a_missing_compiler_is_said(tmp_path):
-    """Another model on one side (the script compares the parameters), a loss over other targets, no
-    finite loss.
-    """
+def run(tmp_path, *words):
+    """The result and the messages of the script."""
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     environment = os.environ | {
@@ -65,36 +63,44 @@ def test_both_sides_train_and_a_missing_compiler_is_said(tmp_path):
         "XLA_FLAGS": " ".join(f"--{name}={value}" for name, value in compiling.FAST_FLAGS.items()),
     }
     done = subprocess.run(
-        [
-            sys.executable,
-            SCRIPT,
-            "--tiny",
-            "--rounds=1",
-            "--json",
-            "--figures",
-            "ours",
-            "ours_with_loader",
-            "peer",
-            "peer_compiled",
-            "ours_no_dropout",
-            "peer_no_dropout",
-        ],
+        [sys.executable, SCRIPT, "--tiny", "--rounds=1", "--json", *words],
         env=environment,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert {"mfu", "compile_cpu_seconds", "device"} <= set(result)
-    # Before much is learnt, all pieces are as likely.
-    assert result["loss"].keys() == {
+    return json.loads(done.stdout), done.stderr
+
+
+def test_both_sides_train_and_a_missing_compiler_is_said(tmp_path):
+    """Another model on one side (the script compares the parameters), a loss over other targets, no
+    finite loss.
+    """
+    names = [
         "ours",
         "ours_with_loader",
         "peer",
+        "peer_compiled",
         "ours_no_dropout",
         "peer_no_dropout",
-    }
+    ]
+    result, said = run(tmp_path, "--figures", *names)
+    assert {"mfu", "compile_cpu_seconds", "device"} <= set(result)
+    # Before much is learnt, all pieces are as likely.
+    assert result["loss"].keys() == {*names} - {"peer_compiled"}
     assert all(abs(loss - math.log(400)) < 0.15 for loss in result["loss"].values())
     assert result["ratio"] > 0 and result["ratio_no_dropout"] > 0 and result["dropout"] == 0.1
     assert result["ratio_compiled"] is result["peer_compiled_tokens_per_second"] is None
-    assert "torch.compile does not work here: " in done.stderr
+    assert "torch.compile does not work here: " in said
+
+
+def test_modernbert_trains_beside_its_peer(tmp_path):
+    """As above, for masked tokens; a configuration without dropout has none."""
+    config = f"--config={tiny.ROOT / 'configs' / 'modern' / 'small_mlm.py'}"
+    small = ["model.d_model=16", "model.d_ff=8", "model.heads=2", "model.head_dim=8"]
+    words = [*small, "data.segment_len=32", "optimizer.learning_rate=1e-6"]
+    result, _ = run(
+        tmp_path, config, *(f"--config.{word}" for word in words), "--figures", "ours", "peer"
+    )
+    assert all(abs(loss - math.log(2000)) < 0.15 for loss in result["loss"].values())
+    assert result["ratio"] > 0 and result["dropout"] == 0

@@ -154,8 +154,9 @@ def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPl
     Np = Kp if a.position is None else round_up(Tp, window) + Kp
     saved = a.save and Kp == key_block
     # `blocks.rows` leaves room for saved probabilities of heads of 64 in bfloat16; smaller heads or
-    # float32 need more.
-    room = Np * (max(32 * a.v_BKHE.dtype.itemsize // Ep, 1) if saved else 1)
+    # float32 need more. Without position keys, which are float32, float32 needs more, too.
+    itemsize = a.v_BKHE.dtype.itemsize
+    room = Np * (max(32 * itemsize // Ep, 1) if saved else 1 if a.position else itemsize // 2)
     groups = next(
         n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * room <= blocks.rows or n == 1
     )

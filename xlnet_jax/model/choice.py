@@ -48,10 +48,9 @@ def choose(config: ModelConfig, absent: Any = None) -> tuple[str, str]:
         return config.attention, f"attention: {config.attention}, as model.attention says"
     device = absent or jax.local_devices()[0]
     why_not = why_no_kernel(device.device_kind, config.head_dim, jnp.dtype(config.compute_dtype))
-    relative = config.member.parts.positions == "relative"
-    if device.device_kind == "TPU v4" and not relative:
-        # Without tables its blocks of many heads or keys need more than its vector memory.
-        why_not = "the kernel for TPU v4 is for relative positions only"
+    if device.device_kind == "TPU v4" and config.window:
+        # The sums of 8,192 keys need more than its vector memory.
+        why_not = "the kernel for TPU v4 has no room for the long texts that windows are for"
     if why_not is None:
         kernel = f"attention: fused, the kernel for {device.device_kind}"
         if absent:
