@@ -224,12 +224,13 @@ def cycles(text: str, visited: int, every: int, blocks: int) -> int:
     inside = conditions(program)
     visit = max(inside, key=count)
     # The program starts the sums of a row, then visits a block of keys, then writes the results of
-    # a block of queries and of a row. The first visit of a block of queries starts this block.
-    start, at = conditions(visit)[0], inside.index(visit)
+    # a block of queries and of a row. The first visit of a block of queries starts this block, but
+    # without dropout the forward pass has nothing to start.
+    start, at = sum(map(count, conditions(visit)[:1])), inside.index(visit)
     return (
         every * (count(program) - sum(map(count, inside)))
-        + visited * (count(visit) - count(start))
-        + blocks * sum(map(count, (start, inside[at + 1])))
+        + visited * (count(visit) - start)
+        + blocks * (start + count(inside[at + 1]))
         + sum(map(count, inside[:at] + inside[at + 2 :]))
     )
 
