@@ -392,6 +392,7 @@ def train_tokenizer(
             reason = " ".join(str(error).rpartition("] ")[2].split()) or summary(error)
             if "required_chars" in reason and coverage > _COVERAGES[-1]:
                 continue
+            reason = reason.partition(" or decrease")[0]  # SentencePiece's own options
             kind = TooLittleText if "size too high" in reason else BadInput
             raise kind(f"no tokenizer of --vocab_size={vocab_size}: {reason}") from error
     # If two processes train for one folder in a bucket, the first wins.
