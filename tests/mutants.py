@@ -3040,8 +3040,8 @@ MUTANTS = (
     Mutant(
         "rebuilt_steps_are_not_recorded",
         "xlnet_jax/train/launch.py",
-        '{"rebuilt": origin["rebuilt"], **identity}',
-        '{"rebuilt": [], **identity}',
+        '{"rebuilt": origin["rebuilt"], **own_batches',
+        '{"rebuilt": [], **own_batches',
         one(
             "train/resume",
             "test_without_its_memory_a_killed_run_ends_as_one_that_stops_at_the_steps_of_its_record",
@@ -3177,12 +3177,39 @@ MUTANTS = (
     Mutant(
         "compute_of_the_step_hides_its_memory",
         COST_MODEL,
-        "else work.max(), work)",
-        "else work[CORE], work)",
+        "if upper else work.max()",
+        "if upper else work[CORE]",
         one(
             "commands/cost_model",
             "test_every_operation_takes_the_longest_of_its_needs_as_often_as_its_loop_turns",
         ),
+    ),
+    Mutant(
+        "a_loop_counts_once_among_the_largest_operations",
+        COST_MODEL,
+        "self.parts[name] += times * seconds",
+        "self.parts[name] += seconds",
+        one(
+            "commands/cost_model",
+            "test_the_upper_time_is_divided_by_kind_and_by_place_in_the_model",
+        ),
+    ),
+    Mutant(
+        "a_resumed_run_begins_the_iterator_again",
+        "xlnet_jax/train/launch.py",
+        "    own_batches.set_position(job.batches, record, where)\n",
+        "",
+        one(
+            "train/own_batches",
+            "test_a_run_that_crashes_within_a_dispatch_and_resumes_ends_as_if_it_had_not",
+        ),
+    ),
+    Mutant(
+        "glue_counts_a_metric_as_a_task",
+        "xlnet_jax/commands/glue.py",
+        "statistics.fmean(each.values()) for each in scores.values())",
+        "value for each in scores.values() for value in each.values())",
+        one("finetune/glue", "test_all_published_formats_are_read_and_the_mean_is_glues"),
     ),
     Mutant(
         "a_collective_runs_beside_what_follows_its_done",

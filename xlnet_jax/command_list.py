@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from xlnet_jax import messages
 from xlnet_jax.infer.options import MOST_ORDERS, Decoding, Fill, Generate, Score
 from xlnet_jax.keys import key
 from xlnet_jax.members import MEMBERS
@@ -17,20 +18,23 @@ MOST_ROWS = 2**22
 
 TOPICS = {
     "data": ("prepare", "corpus", "inspect"),
-    "train": ("quickstart", "configure", "train", "finetune", "evaluate", "compare"),
+    "train": ("quickstart", "configure", "train", "finetune", "glue", "evaluate", "compare"),
     "use": ("fill", "generate", "score", "predict", "export", "import"),
     "operate": ("doctor", "compile", "report"),
 }
 """First words of commands by topic, for `--help` and docs/cli.md."""
 
 
-def compile_for(topology: str, slices: int, **options: Any) -> dict[str, Any]:
+def compile_for(topology: str, slices: int, units: bool, **options: Any) -> dict[str, Any]:
     """Calls `aot.report.compile_for` in the environment that JAX reads when it is imported."""
     from xlnet_jax.aot import topology as topologies
 
     topologies.check_topology(topology, slices)
     topologies.prepare_environment()
-    return imported("aot.report:compile_for")(name=topology, slices=slices, **options)
+    result = imported("aot.report:compile_for")(name=topology, slices=slices, **options)
+    if not (units or messages.output.json):
+        (result["account"] or {}).pop("units", None)
+    return result
 
 
 def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option, ...]:
@@ -294,6 +298,22 @@ COMMANDS = (
         meets=True,
     ),
     Command(
+        "glue",
+        "Fine-tune the nine tasks of GLUE from its files, and average their scores.",
+        "xlnet-jax glue --data=glue_data --config.checkpoint.init_from=run --workdir=glue",
+        "commands.glue:glue",
+        (
+            option(
+                "--data",
+                "folder of CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE and WNLI, each with "
+                "train.tsv and dev.tsv",
+                required=True,
+            ),
+            option("--workdir", "folder of a run for each task, also gs://", required=True),
+        ),
+        stops=True,
+    ),
+    Command(
         "predict",
         "Predict labels, scores, answers or vectors with a fine-tuned model; one JSON object per "
         "line.",
@@ -393,6 +413,7 @@ COMMANDS = (
                 "search the largest batch per device that fits, by many compilations",
                 False,
             ),
+            option("--units", "also print the used units of each kernel; --json has them", False),
         ),
         "aot.report:print_report",
     ),

@@ -4,6 +4,9 @@ import functools
 import importlib
 import json
 import os
+import re
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -94,6 +97,11 @@ def test_one_json_object_with_the_promised_keys(capsys):
         min(work) > 0 == account["hidden_ms"]
         and max(work) < account["lower_ms"] < account["upper_ms"]
     )
+    kinds = account["upper_by_kind_ms"]
+    assert sum(kinds.values()) == pytest.approx(account["upper_ms"])
+    assert kinds.keys() == {"kernels", "products", "collectives", "memory", "vector"}
+    largest = {(one["kind"], one["operation"]) for one in account["operations"]}
+    assert ("kernels", "xlnet_attention_backward") in largest and len(largest) == 10
     at_peak = flops.step_flops(CONFIG) / 4 / 197e12
     assert account["mfu"] == pytest.approx(at_peak / account["upper_ms"] * 1e3)
     assert result["projected_days"] == pytest.approx(
@@ -246,6 +254,24 @@ def test_three_of_four_slices_take_the_batch_of_four():
     assert result["analytic_flops"] == flops.step_flops(whole)
     # Eleven rows a device, memory bfloat16.
     assert result["arguments"]["memory"] == 11 * (2 * 64 * 128 * 2 + 4)
+
+
+def test_a_command_on_a_machine_without_a_tpu_prints_nothing_of_libtpu():
+    """libtpu is loaded, and prints in a process that does not import this package."""
+    ours = ("TPU_", "JAX_PLATFORMS", "LIBTPU_INIT_ARGS")
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(ours)
+    } | {"PYTHONPATH": str(tiny.ROOT)}
+
+    def said(*words):
+        program = [sys.executable, *words]
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+        return done.stderr
+
+    alone = said("-c", "import jax; jax.devices()")
+    assert "Failed to find host bounds" in alone and "INVALID_ARGUMENT" in alone
+    ours = said("-m", "xlnet_jax", "score", "--workdir=molecules", "CCO")
+    assert re.fullmatch(r"(\d\d:\d\d:\d\d .*\n)+", ours), ours
 
 
 def test_the_program_does_not_grow_with_the_layers():

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import os
 import textwrap
+import time
 from types import SimpleNamespace
 
 import jax
@@ -13,6 +14,7 @@ import pytest
 import tiny
 import tiny_tpu
 
+from xlnet_jax import command_list, messages
 from xlnet_jax.aot import compile, hlo, schedule, topology
 from xlnet_jax.aot import report as compiling
 from xlnet_jax.aot.topology import CHIPS
@@ -272,8 +274,14 @@ def test_what_the_compiler_refuses_with_options_is_one_line(monkeypatch):
         compile.attempt(make_recipe(config), SimpleNamespace(devices=jax.devices()[:1]))
 
 
-def test_the_peak_counts_an_aliased_result_once_and_the_arguments_of_a_refused_program(monkeypatch):
-    """The state is donated: what a step returns of it takes its place."""
+def test_the_peak_counts_an_aliased_result_once_and_the_arguments_of_a_refused_program(
+    monkeypatch, caplog
+):
+    """The state is donated: what a step returns of it takes its place. The log says both, and while
+    a compilation takes long.
+    """
+    caplog.set_level("INFO", "xlnet_jax")
+    monkeypatch.setattr(compile, "BUSY_SECONDS", 0.01)
 
     def refuse():
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Used 2.00K of 1.00K hbm.")
@@ -287,11 +295,31 @@ def test_the_peak_counts_an_aliased_result_once_and_the_arguments_of_a_refused_p
     sizes = {"argument": 100, "output": 90, "alias": 80, "temp": 7, "generated_code": 5}
     memory = SimpleNamespace(**{f"{name}_size_in_bytes": size for name, size in sizes.items()})
     compiled = SimpleNamespace(memory_analysis=lambda: memory)
-    trial = attempt(lambda: compiled)
+    trial = attempt(lambda: time.sleep(0.2) or compiled)
     assert (trial.needed, trial.temp, trial.fits) == (122, 7, True)
     assert not dataclasses.replace(trial, available=121).fits
     trial = attempt(refuse)
     assert (trial.needed, trial.available, trial.fits) == (2048 + 100, 1024, False)
+    told = " ".join(caplog.messages)
+    assert caplog.messages[0].startswith("compiling with train.batch_size=8, model.remat=none, mes")
+    assert "compiling for 0.1 s" in told and "compiled in 0.2 s: it needs 0.00 of 0.00 GiB" in told
+    assert "too large, it would need 0.00 of 0.00 GiB" in told
+
+
+def test_the_units_of_kernels_are_printed_only_where_they_are_wanted(monkeypatch):
+    def result(**_):
+        return {"account": {"lower_ms": 1.0, "units": {"kernel.1": {"XLU": 0.5}}}}
+
+    def keys(units):
+        found = command_list.compile_for("v5e:2x2", 1, units=units)
+        return {*found["account"]}
+
+    monkeypatch.setattr(topology, "check_topology", lambda *_: None)
+    monkeypatch.setattr(topology, "prepare_environment", lambda: None)
+    monkeypatch.setattr(command_list, "imported", lambda _: result)
+    assert keys(units=False) == {"lower_ms"} and keys(units=True) == {"lower_ms", "units"}
+    monkeypatch.setattr(messages.output, "json", True)
+    assert keys(units=False) == {"lower_ms", "units"}
 
 
 def test_without_libtpu_the_extra_is_named(monkeypatch, capsys):
@@ -329,6 +357,8 @@ def test_a_report_for_people_says_projection(capsys):
         "account": {
             "lower_ms": 1.5,
             "units": {"kernel.1": {"XLU": 0.5}},
+            "upper_by_kind_ms": {"memory": 1.0, "products": 0.5},
+            "operations": [{"kind": "memory", "upper_ms": 1.0, "operation": "layers/add"}],
             "data_dependent_loops": [],
         },
     }
@@ -340,6 +370,8 @@ def test_a_report_for_people_says_projection(capsys):
         "arguments parameters 0.001 GiB",
         "PROJECTION projected_days 1.5",
         "PROJECTION account lower_ms 1.5, data_dependent_loops []",
+        "PROJECTION account upper_by_kind_ms memory 1, products 0.5",
+        "PROJECTION account operations kind memory, upper_ms 1, operation layers/add",
         "units kernel kernel.1, XLU 0.5",
         "collectives kind all-reduce, bytes 1.000 GiB",
         "advice nothing tried fits; use a larger topology or a smaller model",

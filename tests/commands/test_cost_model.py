@@ -28,7 +28,10 @@ def result(text, schedules=None, blocks=1, steps=1):
     found = cost_model.CostModel(
         program, known, CHIP, {"data": 2}, np.arange(2)[:, None], blocks
     ).result(steps, 1.0)
-    return {name: value / 1e3 if name.endswith("_ms") else value for name, value in found.items()}
+    return {
+        name: value / 1e3 if name.endswith("_ms") and isinstance(value, float) else value
+        for name, value in found.items()
+    }
 
 
 def entry(*lines, parameter=TILE, before=""):
@@ -263,6 +266,54 @@ def test_a_loop_of_a_kernel_whose_turns_depend_on_data_is_named_and_bounded():
     )
     with pytest.raises(RuntimeError, match="no schedule of the kernel attention.1"):
         result(text)
+
+
+def test_the_upper_time_is_divided_by_kind_and_by_place_in_the_model():
+    """A kernel twice, a collective hidden in part, and three turns of a product, of work in HBM and
+    of work on the core, of which two have one place. The parts add up to the whole.
+    """
+    place = 'metadata={op_name="jit(steps)/while/body/layers/'
+    before, run = loop(
+        3,
+        BUFFER,
+        f'%fusion.1 = {VECTOR} exponential(%v), {place}inner/dot_general"}}',
+        f'%fusion.2 = {VECTOR} negate(%v), {place}inner/add"}}',
+        f'%fusion.3 = {VECTOR} sine(%v), {place}inner/add"}}',
+        f'%fusion.4 = {TILE} copy(%a), {place}outer/add"}}',
+    )
+    kernel = KERNEL.replace("[8,", "[16,")  # not of the type of the buffer
+    kernels = (f"%attention.1 = {kernel}", f"%attention.2 = {kernel}")
+    ahead = (
+        f"%start = ({SHARD}, {WHOLE}) all-gather-start(%a), {GROUPS}",
+        kernels[0],
+        f"%done = {WHOLE} all-gather-done(%start)",
+    )
+    text = entry(run, *ahead, kernels[1], before=before)
+    known = {
+        "fusion.1": Schedule(500, products=600),
+        "fusion.2": 70,
+        "fusion.3": 30,
+        "fusion.4": 100,
+        "attention.1": 1000,
+    }
+    found = result(text, known, steps=2)
+    parts = {
+        ("kernels", "attention"): 2 * 1000 / 2,
+        ("products", "layers/inner/dot_general"): 3 * 600 / 2,
+        ("vector", "layers/inner/add"): 3 * (70 + 30) / 2,
+        ("memory", "layers/outer/add"): 3 * (100 + 2 * 4096) / 2,
+        ("collectives", "start"): (4096 - 1000) / 2,
+    }
+    shown = [(each["kind"], each["operation"]) for each in found["operations"]]
+    assert shown == sorted(parts, key=lambda part: -parts[part])
+    for each in found["operations"]:
+        assert each["upper_ms"] / 1e3 == pytest.approx(parts[each["kind"], each["operation"]])
+    assert found["operations"][0]["lower_ms"] / 1e3 == pytest.approx(3 * 2 * 4096 / 2)
+    kinds = found["upper_by_kind_ms"]
+    assert {name: total / 1e3 for name, total in kinds.items()} == pytest.approx(
+        {kind: total for (kind, _), total in parts.items()}
+    )
+    assert sum(kinds.values()) / 1e3 == pytest.approx(found["upper_ms"])
 
 
 def test_a_condition_counts_its_shortest_branch_below_and_its_longest_above():

@@ -5,9 +5,13 @@ The step is the step of `train`, from the same `build_step`; nothing is executed
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import re
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -17,10 +21,15 @@ from xlnet_jax.aot import schedule
 from xlnet_jax.aot.topology import Topology
 from xlnet_jax.config import Config
 from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.messages import duration
 from xlnet_jax.run.programs import refusals
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.step import BuiltStep, build_step
 
+log = logging.getLogger("xlnet_jax")
+
+BUSY_SECONDS = 30.0
+"""Seconds between two lines of the log during a compilation."""
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -66,12 +75,50 @@ def lower(recipe: Recipe, mesh: Mesh) -> tuple[BuiltStep, Any]:
         return built, built.jitted.lower(built.abstract_state, built.abstract_batch)
 
 
+@contextlib.contextmanager
+def _told(recipe: Recipe, mesh: Mesh) -> Iterator[None]:
+    """Logs that a compilation starts, and how long it has taken so far."""
+    train, over = recipe.config.train, threading.Event()
+    log.info(
+        "compiling with train.batch_size=%d, model.remat=%s, mesh %s",
+        train.batch_size,
+        recipe.config.model.remat,
+        dict(mesh.shape),
+    )
+    began = time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(BUSY_SECONDS):
+            log.info("compiling for %s", duration(time.monotonic() - began))
+
+    threading.Thread(target=tell, name="compiling", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
 def attempt(recipe: Recipe, topology: Topology) -> Trial:
     """Compiles once. A program too large for the HBM gives a Trial without executable; other errors
     are raised.
     """
     mesh = meshes.make_mesh(recipe.config.mesh, topology.devices)
     began = time.monotonic()
+    with _told(recipe, mesh):
+        trial = _compiled(recipe, mesh, topology)
+    seconds = time.monotonic() - began
+    log.info(
+        "compiled in %s: %s %.2f of %.2f GiB",
+        duration(seconds),
+        "it needs" if trial.fits else "too large, it would need",
+        trial.needed / 2**30,
+        trial.available / 2**30,
+    )
+    return dataclasses.replace(trial, seconds=seconds)
+
+
+def _compiled(recipe: Recipe, mesh: Mesh, topology: Topology) -> Trial:
+    """Returns the Trial of `attempt`, without its seconds."""
     built, lowered = lower(recipe, mesh)
     arguments = argument_bytes(built)
     zero1 = None
@@ -98,10 +145,7 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
             + temp
             + memory.generated_code_size_in_bytes
         )
-    seconds = time.monotonic() - began
-    return Trial(
-        recipe, mesh, arguments, seconds, needed, available, temp, compiled, schedules, zero1
-    )
+    return Trial(recipe, mesh, arguments, 0.0, needed, available, temp, compiled, schedules, zero1)
 
 
 def out_of_memory(message: str) -> tuple[int, int]:

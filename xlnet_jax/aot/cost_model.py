@@ -23,6 +23,8 @@ from xlnet_jax.storage.files import Json
 
 CORE, HBM, ICI, DCN = range(4)
 _NETWORK = np.array([0, 0, 1, 1])
+_MOST = 10
+"""Operations in the table of the upper time."""
 _RING = {"all-reduce": 2, "all-to-all": 1, "all-gather": 1, "reduce-scatter": 1}
 """Factors of ring traffic: a device of n sends factor * (n - 1) / n * bytes of the array."""
 
@@ -36,12 +38,23 @@ class Cost:
     """Seconds of work by CORE, HBM, ICI and DCN."""
     hidden: float = 0.0
     """Seconds of collectives that overlap with other work."""
+    parts: collections.Counter[tuple[str, str]] = dataclasses.field(
+        default_factory=collections.Counter
+    )
+    """Seconds of `time` by kind and name of the operations."""
 
     def add(self, part: Cost, times: int = 1) -> None:
         """Adds the cost of `times` runs of `part`."""
         self.time = self.time + times * part.time
         self.busy = self.busy + times * part.busy
         self.hidden += times * part.hidden
+        for name, seconds in part.parts.items():
+            self.parts[name] += times * seconds
+
+
+def _cost(time: float, busy: np.ndarray, kind: str, label: str) -> Cost:
+    """Returns the cost of one operation."""
+    return Cost(time, busy, parts=collections.Counter({(kind, label): time}))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +86,27 @@ class CostModel:
             "lower_ms": lower.time,
             "upper_ms": upper.time,
         }
+        kinds: collections.Counter[str] = collections.Counter()
+        for (kind, _), seconds in upper.parts.items():
+            kinds[kind] += seconds
+
+        def per_step(seconds: float) -> float:
+            return float(seconds) / steps * 1e3
+
         return {
-            **{name: float(seconds) / steps * 1e3 for name, seconds in milliseconds.items()},
+            **{name: per_step(seconds) for name, seconds in milliseconds.items()},
             "mfu": least * steps / float(upper.time),
+            "upper_by_kind_ms": {kind: per_step(seconds) for kind, seconds in kinds.most_common()},
+            "operations": [
+                {
+                    "kind": part[0],
+                    "lower_ms": per_step(lower.parts[part]),
+                    "upper_ms": per_step(seconds),
+                    "operation": part[1],
+                }
+                for part, seconds in upper.parts.most_common(_MOST)
+                if seconds
+            ],
             "data_dependent_loops": [
                 {"kernel": name, "most_turns": self.blocks}
                 for name, each in kernels.items()
@@ -92,22 +123,23 @@ class CostModel:
         total = Cost()
         pieces = collections.Counter(self.program.chain(one) for one in body.values())
         seen: collections.Counter[str | None] = collections.Counter()
-        running: dict[str | None, np.ndarray] = {}
+        running: dict[str | None, tuple[str, np.ndarray]] = {}
 
-        def start(name: str | None, work: np.ndarray) -> None:
-            running[name], total.busy = work, total.busy + work
+        def start(name: str | None, one: hlo.Instruction, work: np.ndarray) -> None:
+            running[name], total.busy = (one.label, work), total.busy + work
 
         def follow(part: Cost) -> None:
             idle = np.maximum(part.time - part.busy, 0)
-            for left in running.values():
+            for _, left in running.values():
                 used = np.minimum(left, idle)
                 idle, left[:] = idle - used, left - used
                 total.hidden += used[ICI:].sum()
             total.add(part)
 
         def wait(name: str | None) -> None:
-            left = running.pop(name)
-            follow(Cost(left.max(), left))
+            label, left = running.pop(name)
+            kind = "memory" if left.argmax() == HBM else "collectives"
+            follow(_cost(left.max(), left, kind, label))
             # `start` has counted it as busy.
             total.busy = total.busy - left
 
@@ -122,7 +154,11 @@ class CostModel:
             elif inside and one.opcode in ("call", "conditional"):
                 follow((max if upper else min)(inside, key=lambda part: part.time))
             elif one.opcode.endswith("-start") or one.opcode == "send":
-                start(one.name, sum((part.busy for part in inside), self._work(name, one, upper)))
+                start(
+                    one.name,
+                    one,
+                    sum((part.busy for part in inside), self._work(name, one, upper)),
+                )
             elif one.opcode.endswith(("-update", "-done")):
                 if one.operands[0] in running and one.opcode.endswith("-done"):
                     wait(one.operands[0])
@@ -134,7 +170,7 @@ class CostModel:
                 # The first piece starts the collective, the last waits for it.
                 network = work * _NETWORK if chain and pieces[chain] > 1 else 0 * work
                 if network.any() and chain not in running:
-                    start(chain, network)
+                    start(chain, one, network)
                 follow(self._operation(one, work - network, upper))
                 seen[chain] += 1
                 if chain in running and seen[chain] == pieces[chain]:
@@ -147,7 +183,16 @@ class CostModel:
         estimate = re.search(r'"estimated_cycles":"(\d+)"', one.attributes)
         # The estimate assumes that all arrays are in HBM, so it is useless if no array is in HBM.
         cycles = int(estimate[1]) if estimate and work[HBM] else 0
-        return Cost(max(work.sum(), cycles / self.chip.clock) if upper else work.max(), work)
+        most = max(work.sum(), cycles / self.chip.clock)
+        if hlo.KERNEL in one.attributes:
+            kind = "kernels"
+        elif work[ICI:].any():
+            kind = "collectives"
+        elif one.name in self.schedules and self.schedules[one.name].products:
+            kind = "products"
+        else:
+            kind = "memory" if most > 2 * work[CORE] else "vector"
+        return _cost(most if upper else work.max(), work, kind, one.label)
 
     def _work(self, name: str, one: hlo.Instruction, upper: bool) -> np.ndarray:
         """Returns seconds of work of one instruction."""

@@ -34,6 +34,8 @@ _CALLERS = {"to_apply": "call", "called_computations": "custom-call-start"}
 as a whole. A custom call runs it on the SparseCores.
 """
 ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\](?:\{([\d,]*)(?::([^}]*))?\})?")
+_STRUCTURE = re.compile(r"jit\(.*\)|while|body|closed_call|shard_map")
+"""Parts of the name of a place that name no part of the model."""
 KERNEL = "tpu_custom_call"
 """Name in a custom call of a Pallas kernel."""
 
@@ -48,6 +50,16 @@ class Instruction:
     operands: tuple[str, ...]
     attributes: str
     root: bool
+
+    @property
+    def label(self) -> str:
+        """Its place in the model; without one, its name without the number. Equal layers and equal
+        kernels have equal labels.
+        """
+        place = re.search(r'op_name="([^"]+)"', self.attributes)
+        if KERNEL in self.attributes or not place:
+            return re.sub(r"\.[\d.]+$", "", self.name)
+        return "/".join(part for part in place[1].split("/") if not _STRUCTURE.fullmatch(part))
 
 
 @dataclasses.dataclass(frozen=True)

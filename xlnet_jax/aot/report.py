@@ -185,7 +185,6 @@ def _advice(words: list[str], trial: Trial) -> Json:
 
 
 def _try(config: Config, words: list[str], topology: Topology) -> Trial:
-    log.info("compiling with %s", " ".join(words) or "the unchanged configuration")
     return attempt(make_recipe(override(config, words)), topology)
 
 
@@ -260,7 +259,8 @@ def print_report(result: Json) -> None:
     table = Table("", "", show_header=False, box=None)
     times = dict(result["account"] or {})
     units = [{"kernel": name, **each} for name, each in times.pop("units", {}).items()]
-    for name, value in (result | {"account": times, "units": units}).items():
+    apart = {f"account {name}": times.pop(name, []) for name in ("upper_by_kind_ms", "operations")}
+    for name, value in (result | {"account": times} | apart | {"units": units}).items():
         # Only times and speeds are projections; all other figures come from the compiler.
         label = f"PROJECTION {name}" if name.startswith(("account", "projected")) else name
         for row in value if isinstance(value, list) else [value]:

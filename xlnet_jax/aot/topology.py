@@ -141,6 +141,7 @@ def prepare_environment() -> None:
         # libtpu would ask a metadata server which TPU it runs on.
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_HOST_BOUNDS": "1,1,1",
         # libtpu allows one process at a time, because of the chips; a compiler uses no chip.
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         # A program for devices that are not present cannot be loaded from JAX's cache; see

@@ -28,9 +28,10 @@ from xlnet_jax.run.signals import stop_request
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train import branch as branches
-from xlnet_jax.train import evaluation, launch
+from xlnet_jax.train import evaluation, launch, own_batches
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.loop import Job
+from xlnet_jax.train.own_batches import BatchIterator
 from xlnet_jax.train.recipe import Recipe, make_recipe
 from xlnet_jax.train.sliding import windows
 
@@ -46,6 +47,7 @@ def train(
     stop_at: int | None = None,
     dry_run: bool = False,
     recipe: Callable[[Config], Recipe] = make_recipe,
+    batches: BatchIterator | None = None,
 ) -> Json:
     """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
 
@@ -58,6 +60,9 @@ def train(
       stop_at: save and stop after this step; a later call continues to the end.
       recipe: makes the model, its losses and the optimizer of a configuration; the run does not
         record this function.
+      batches: gives the batches in place of the corpus, which still gives the tokenizer and the
+        held-out text; pass it at each start. `train.own_batches` describes it. A dry run does not
+        read it.
       dry_run: check everything up to the first batch and the shapes of the step, then return;
         nothing is written.
 
@@ -77,6 +82,7 @@ def train(
         config = config.changed(data={"corpus": workdirs.absolute(config.data.corpus)})
         for part in config.parts:
             recipe(part)  # refuses before the corpus is read
+        own_batches.check_resumable(batches, config)
         mixture = open_mixture(config)
         warn_of_export(mixture.tokenizer, config)
         stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
@@ -106,7 +112,9 @@ def train(
                     made, mesh, heldout, mixture.token_counts, evaluation.blocks_of(made.config)
                 )
             )
-            job = Job(config, workdir, mixture, recipe, make_evaluator, stop, origin, sample)
+            job = Job(
+                config, workdir, mixture, recipe, make_evaluator, stop, origin, sample, batches
+            )
             if dry_run:
                 return launch.dry_run(job, processes)
             result, trained = launch.run(job, processes, request, goodput)

@@ -73,6 +73,20 @@ def _mesh_axes(spec: PartitionSpec) -> list[tuple[str, ...]]:
     return [(names,) if isinstance(names, str) else names or () for names in spec]
 
 
+def quiet_libtpu() -> None:
+    """Tells libtpu that this machine is alone, if it has no TPU. JAX loads an installed libtpu on
+    every machine, and without these variables libtpu prints errors where it finds no TPU.
+    """
+    # JAX, when it is imported, sets the first variable if the PCI bus has no TPU.
+    absent = os.environ.get("TPU_SKIP_MDS_QUERY") == "1"
+    if absent and not any(name.startswith("TPU_WORKER_") for name in os.environ):
+        os.environ["TPU_WORKER_HOSTNAMES"] = "localhost"
+        os.environ.setdefault("TPU_HOST_BOUNDS", "1,1,1")
+
+
+quiet_libtpu()  # before a device is used
+
+
 def available_devices(local: bool = False) -> list[Any]:
     """The devices of the run, or if `local` the devices of this process. Raises BadInput if the
     platform is not available.

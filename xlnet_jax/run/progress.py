@@ -45,6 +45,7 @@ class Reporter:
     """Reports the metrics of each dispatch in order.
 
     Attributes:
+      stream: None for batches that are not of the corpus.
       seconds_at_peak: seconds of a step (`flops.seconds_at_peak`); None for an unknown peak.
       last: line of the last step.
       rates: tokens per second of every dispatch.
@@ -53,7 +54,7 @@ class Reporter:
 
     config: Config
     data: TrainingData
-    stream: Stream
+    stream: Stream | None
     plan: Plan
     seconds_at_peak: float | None
     writer: MetricsWriter
@@ -117,6 +118,8 @@ class Reporter:
         """Returns the epoch; with several corpora, the epoch and mean loss of each corpus, from the
         sum and weight of each row.
         """
+        if self.stream is None:
+            return {}
         epochs = self.stream.epochs(step + 1, self.plan)
         if len(epochs) == 1:
             return {"epoch": epochs[0]}

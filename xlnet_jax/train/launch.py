@@ -45,7 +45,7 @@ from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
-from xlnet_jax.train import branch, evaluation
+from xlnet_jax.train import branch, evaluation, own_batches
 from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.loop import Job, Run
 from xlnet_jax.train.phases import (
@@ -113,7 +113,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
                 checkpoints,
                 writer,
                 plan,
-                {"rebuilt": origin["rebuilt"], **identity},
+                {"rebuilt": origin["rebuilt"], **own_batches.record(job.batches), **identity},
                 processes,
                 request,
                 goodput,
@@ -269,6 +269,7 @@ def _trees_to_read(
     if config.phases != phases_there:
         check_parameters(built, record, where)
     workdirs.check_resume(record, built.recipe.config, job.data, where, told=True)
+    own_batches.set_position(job.batches, record, where)
     # With another batch size a row continues with other text: the saved memory is useless.
     same_rows = from_json(record["plan"])[-1].batch_size == built.recipe.config.train.batch_size
     usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])

@@ -41,8 +41,9 @@ from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
-from xlnet_jax.train import branch, evaluation
+from xlnet_jax.train import branch, evaluation, own_batches
 from xlnet_jax.train.evaluation import Evaluator
+from xlnet_jax.train.own_batches import BatchIterator
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import MUST_BE_FINITE, State
 from xlnet_jax.train.step import BuiltStep
@@ -114,6 +115,8 @@ class Job:
     """The checkpoint of another run from which this run starts; see `branch`."""
     sample: Callable[[Recipe, Any], list[Json]] | None = None
     """Fills held-out texts for `samples.jsonl`. All processes call it with the parameters."""
+    batches: BatchIterator | None = None
+    """Batches in place of those of the corpus."""
 
 
 @dataclasses.dataclass
@@ -161,14 +164,14 @@ class Run:
         config, goodput = self.built.recipe.config, self.goodput
         rows = meshes.rows_here(self.built.rows, self.built.mesh)
         dispatches = loader.TrainDispatches(self.job.data, config, self.plan, rows, start, stop)
-        batches = loader.prefetched(dispatches, config)
+        batches, stream = own_batches.source(self.job.batches, dispatches, self.built)
         self.saved = start
         self.writer.write("time", goodput.line(start))
         times = StepTimes(goodput, self.processes, config.watchdog.report_every, start)
         with progress_bar(TRAINING, config.train.steps, start, "loss -", transient=False) as bar:
             peak = flops.seconds_at_peak(self.built.recipe.flops_per_step)
             self.report = Reporter(
-                config, self.job.data, dispatches.stream, self.plan, peak, self.writer, goodput, bar
+                config, self.job.data, stream, self.plan, peak, self.writer, goodput, bar
             )
             if unsaved:
                 self._save(start, state, wait=True)
@@ -240,6 +243,9 @@ class Run:
         try:
             with self.goodput.measure("data"):
                 batch = self.request.take(batches, self.alone)
+            if self.job.batches is not None:
+                # Not earlier: a save without these batches needs the position before them.
+                batch, self.record["batches"] = batch
         except Stopped as stopped:
             self._stopped(f"{stopped} while waiting for data", at, state)
         return meshes.place(batch, self.built.mesh, self.built.rows)
