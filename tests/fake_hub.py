@@ -24,6 +24,8 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
+
 TOKEN = "hf_" + "a" * 34
 _TEMPLATE = "/{repo_id}/resolve/{revision}/{filename}"
 
@@ -68,7 +70,7 @@ class Server(http.server.ThreadingHTTPServer):
 @contextlib.contextmanager
 def serve(token: str | None = TOKEN) -> Iterator[Server]:
     """Runs a server, and has huggingface_hub of this process use it, with short waits."""
-    import huggingface_hub
+    import huggingface_hub.hf_file_system  # before hf_api, which imports it
     from huggingface_hub import constants, hf_api
     from huggingface_hub.utils import _http
 
@@ -202,7 +204,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return None
         if path not in files:
             return self._error(404, "Entry not found", "EntryNotFound")
-        data, status, headers = files[path], 200, {"ETag": f'"{hashlib.sha1(files[path]).hexdigest()}"'}
+        data, status, headers = (
+            files[path],
+            200,
+            {"ETag": f'"{hashlib.sha1(files[path]).hexdigest()}"'},
+        )
         if match := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             first, last = int(match[1]), int(match[2] or len(data) - 1)
             headers["Content-Range"] = f"bytes {first}-{min(last, len(data) - 1)}/{len(data)}"
@@ -227,6 +233,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._json({"error": message, "url": url}, 409)
         self.server.repositories[repo] = {".gitattributes": b"*.safetensors filter=lfs\n"}
         return self._json({"url": f"{self.server.url}/{repo}", "name": repo, "id": repo})
+
+    def _validate(self, body: bytes) -> None:
+        """Refuses a card whose head is not YAML."""
+        parts = json.loads(body)["content"].split("---\n")
+        try:
+            yaml.safe_load(parts[1] if len(parts) > 2 else "")
+        except yaml.YAMLError as error:
+            return self._json({"errors": [{"message": str(error)}], "warnings": []}, 400)
+        return self._json({"errors": [], "warnings": []})
 
     def _preupload(self, body: bytes, repo: str) -> None:
         if not self._allowed(repo.split("/")[0]):
@@ -287,6 +302,7 @@ _ROUTES = (
         _Handler._content,
     ),
     (r"/api/repos/create", ("POST",), _Handler._create),
+    (r"/api/validate-yaml", ("POST",), _Handler._validate),
     (r"/api/models/(?P<repo>[^/]+/[^/]+)/preupload/main", ("POST",), _Handler._preupload),
     (r"/(?P<repo>[^/]+/[^/]+)\.git/info/lfs/objects/batch", ("POST",), _Handler._batch),
     (r"/lfs/(?P<oid>\w+)", ("PUT",), _Handler._store),

@@ -64,9 +64,7 @@ class Server:
     @property
     def objects(self) -> dict[str, bytes]:
         """The bytes of all objects by "bucket/name"."""
-        return {
-            f"bucket/{name}": bytes(key.value) for name, key in dict(self._bucket.keys).items()
-        }
+        return {f"bucket/{name}": bytes(key.value) for name, key in dict(self._bucket.keys).items()}
 
     @property
     def _bucket(self) -> Any:
@@ -83,8 +81,9 @@ class Server:
         if self.failures:
             status = self.failures.pop(0)
             name = "SlowDown" if status == 429 else http.client.responses[status].replace(" ", "")
-            start(f"{status} {name}", [("Content-Type", "application/xml")])
-            return [f"<Error><Code>{name}</Code><Message>error {status}</Message></Error>".encode()]
+            body = f"<Error><Code>{name}</Code><Message>error {status}</Message></Error>".encode()
+            start(f"{status} {name}", [("Content-Length", str(len(body)))])
+            return [body]
         answer = self._app(request, start)
         if self.cut and request["REQUEST_METHOD"] == "GET" and request["PATH_INFO"].count("/") > 1:
             self.cut -= 1
@@ -108,7 +107,10 @@ def serve() -> Iterator[Server]:
     server = Server()
     threading.Thread(target=server.http.serve_forever, args=(0.02,), daemon=True).start()
     s3_backends["123456789012"]["aws"].reset()
-    with unittest.mock.patch.dict(os.environ, server.environment()):
+    with (
+        unittest.mock.patch.dict(os.environ, server.environment()),
+        unittest.mock.patch.object(s3fs.S3FileSystem, "retries", 3),
+    ):
         s3fs.S3FileSystem.clear_instance_cache()
         s3fs.S3FileSystem().mkdir("bucket")
         server.requests.clear()

@@ -22,8 +22,12 @@ from typing import IO, Any
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, causes, summary
 from xlnet_jax.storage.local import File, Local
 
-_EXTRAS = {"gs": "tpu", "s3": "s3", "hf": "hub"}
-"""Our extra with the package of a kind of address."""
+_STORES = {
+    "gs": ("tpu", "log in with `gcloud auth application-default login`"),
+    "s3": ("s3", "log in with `aws configure`, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+    "hf": ("hub", "log in with `hf auth login`, or set HF_TOKEN"),
+}
+"""Our extra with the package of a kind of address, and the remedy for missing credentials."""
 _STATUS = {
     "aiohttp.ClientError": None,
     "botocore.BotoCoreError": 401,  # credentials or settings are missing
@@ -79,7 +83,7 @@ def _use(path: str) -> Any:
     try:
         fsspec.get_filesystem_class(kind)
     except ImportError as error:
-        extra = f", or the extra `{_EXTRAS[kind]}`" if kind in _EXTRAS else ""
+        extra = f", or the extra `{_STORES[kind][0]}`" if kind in _STORES else ""
         raise BadInput(f"{path}: {error}{extra}") from error
     # Otherwise TFDS, Orbax and JAX use TensorFlow for buckets if it is installed.
     os.environ.setdefault("EPATH_USE_TF", "false")
@@ -130,7 +134,8 @@ class Bucket:
                 text = summary(cause).partition(" [")[0]
                 text = re.sub(r" For more information check: \S+", "", text)
                 if 400 <= code < 500 and code not in (408, 429):
-                    advice = "fix this and rerun the same command"
+                    known = code == 401 and _STORES.get(path.partition("://")[0])
+                    advice = f"{known[1] if known else 'fix this'} and rerun the same command"
                     raise BadInput(f"{path}: the bucket refuses ({text}); {advice}") from error
                 raise RestartMe(f"{path}: {text}; rerun the same command to resume") from error
             raise
