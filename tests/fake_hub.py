@@ -41,6 +41,7 @@ class Server(http.server.ThreadingHTTPServer):
       commits: number of commits.
     """
 
+    kind = "hf"
     daemon_threads = True
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`prepare` from and to S3: the same bytes as on disk, also killed."""
+"""`prepare` from and to S3, and from the hub: the same bytes as on disk, also killed."""
 
 import os
 import pathlib
@@ -8,7 +8,10 @@ import sys
 import time
 
 import data_fixtures as data
+import fake_hub
 import fake_s3
+import pyarrow
+import pyarrow.parquet
 import pytest
 import tiny
 
@@ -61,21 +64,55 @@ def test_s3_does_not_answer(store):
     assert _made(store) == data.contents(data.corpus_path())
 
 
+def _write_data(folder):
+    """A data set of Parquet and text."""
+    (folder / "below").mkdir(parents=True)
+    (folder / "a.txt").write_text(data.synthetic_text(7, 60))
+    table = pyarrow.table({"text": data.synthetic_text(8, 200).strip().split("\n\n")})
+    pyarrow.parquet.write_table(table, folder / "below" / "b.parquet", row_group_size=50)
+
+
+def test_from_the_hub(tmp_path):
+    _write_data(tmp_path / "data")
+    expected = data.make_corpus(tmp_path / "wanted", [str(tmp_path / "data")])
+    with fake_hub.serve() as hub:
+        hub.repositories["datasets/me/data"] = {
+            name: content
+            for name, content in data.contents(tmp_path / "data").items()
+            if not name.endswith("/")
+        }
+        found = data.make_corpus(tmp_path / "found", ["hf://datasets/me/data"])
+    for manifest in (found, expected):
+        for source in manifest["sources"]:
+            source["path"] = source["path"].partition("/data/")[2]
+    assert found == expected and len({source["path"] for source in found["sources"]}) == 2
+
+
 @pytest.mark.slow
-def test_killed(store):
+def test_killed(store, tmp_path):
+    _write_data(tmp_path / "data")
+    with fake_hub.serve() as hub:
+        hub.repositories["datasets/me/data"] = {"a.txt": (tmp_path / "data/a.txt").read_bytes()}
+        _kill(store, hub)
+
+
+def _kill(store, hub):
     words = [
         sys.executable,
         "-m",
         "xlnet_jax",
         "prepare",
         "--input=s3://bucket/text",
+        "--input=hf://datasets/me/data",
         "--output=s3://bucket/c",
         f"--tokenizer={data.tokenizer_path()}",
         "--heldout=0.2",
         "--shard_bytes=8000",
         "--workers=1",
     ]
-    environment = os.environ | store.environment() | {"PYTHONPATH": str(tiny.ROOT)}
+    environment = (
+        os.environ | store.environment() | hub.environment() | {"PYTHONPATH": str(tiny.ROOT)}
+    )
     with subprocess.Popen(words, env=environment, start_new_session=True) as process:
         while process.poll() is None and len(_made(store)) < 5:
             time.sleep(0.005)
@@ -83,7 +120,8 @@ def test_killed(store):
         os.killpg(process.pid, signal.SIGKILL)
     subprocess.run(words, env=environment, check=True)
     found = _made(store)
-    data.make_corpus("s3://bucket/other", ["s3://bucket/text"], page_tokens=4096)
+    inputs = ["s3://bucket/text", "hf://datasets/me/data"]
+    data.make_corpus("s3://bucket/other", inputs, page_tokens=4096)
     assert found == {
         key.removeprefix("bucket/other/"): value
         for key, value in store.objects.items()
