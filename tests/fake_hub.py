@@ -71,8 +71,7 @@ class Server(http.server.ThreadingHTTPServer):
 @contextlib.contextmanager
 def serve(token: str | None = TOKEN) -> Iterator[Server]:
     """Runs a server, and has huggingface_hub of this process use it, with short waits."""
-    import huggingface_hub.hf_file_system  # before hf_api, which imports it
-    from huggingface_hub import constants, hf_api
+    from huggingface_hub import HfFileSystem, constants, hf_api
     from huggingface_hub.utils import _http
 
     server = Server()
@@ -88,10 +87,10 @@ def serve(token: str | None = TOKEN) -> Iterator[Server]:
             patch(hf_api.api, "endpoint", server.url),
             patch(_http.time, "sleep", lambda seconds: None),
         ):
-            huggingface_hub.HfFileSystem.clear_instance_cache()
+            HfFileSystem.clear_instance_cache()
             yield server
     finally:
-        huggingface_hub.HfFileSystem.clear_instance_cache()
+        HfFileSystem.clear_instance_cache()
         server.shutdown()
         server.server_close()
 

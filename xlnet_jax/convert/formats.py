@@ -143,8 +143,8 @@ def check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
 
 def check_output(output: str) -> None:
     """Raises BadInput unless the folder is new or empty, but for the first file of the hub."""
-    if output.startswith("hf://") and not re.match(
-        "hf://(?!datasets/|spaces/)[^/]+/[^/@]+", output
+    if output.startswith("hf://") and not re.fullmatch(
+        "hf://(?!datasets/|spaces/)[^/@]+/[^/@]+(/.*)?", output
     ):
         raise BadInput(f"export folder {output}: is no model of the hub; name hf://OWNER/NAME")
     if "://" not in output and os.path.lexists(output) and not os.path.isdir(output):

@@ -135,7 +135,7 @@ class Bucket:
                 text = re.sub(r" For more information check: \S+", "", text)
                 if 400 <= code < 500 and code not in (408, 429):
                     known = code == 401 and _STORES.get(path.partition("://")[0])
-                    advice = f"{known[1] if known else 'fix this'} and rerun the same command"
+                    advice = f"{known[1] + ',' if known else 'fix this'} and rerun the same command"
                     raise BadInput(f"{path}: the bucket refuses ({text}); {advice}") from error
                 raise RestartMe(f"{path}: {text}; rerun the same command to resume") from error
             raise
