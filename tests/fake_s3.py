@@ -76,14 +76,16 @@ class Server:
         self.requests.append((request["REQUEST_METHOD"], request["PATH_INFO"]))
         connection = request["werkzeug.socket"]
         if self.down:
+            start("200 OK", [])
             connection.shutdown(socket.SHUT_RDWR)
             return []
         if self.failures:
             status = self.failures.pop(0)
-            name = "SlowDown" if status == 429 else http.client.responses[status].replace(" ", "")
+            slow = status in (429, 503)  # the name in Amazon's answers
+            name = "SlowDown" if slow else http.client.responses[status].replace(" ", "")
             body = f"<Error><Code>{name}</Code><Message>error {status}</Message></Error>".encode()
             start(f"{status} {name}", [("Content-Length", str(len(body)))])
-            return [body]
+            return [] if request["REQUEST_METHOD"] == "HEAD" else [body]
         answer = self._app(request, start)
         if self.cut and request["REQUEST_METHOD"] == "GET" and request["PATH_INFO"].count("/") > 1:
             self.cut -= 1

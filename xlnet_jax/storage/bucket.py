@@ -83,8 +83,8 @@ def _use(path: str) -> Any:
     try:
         fsspec.get_filesystem_class(kind)
     except ImportError as error:
-        extra = f", or the extra `{_STORES[kind][0]}`" if kind in _STORES else ""
-        raise BadInput(f"{path}: {error}{extra}") from error
+        extra = f"the extra `{_STORES[kind][0]}`" if kind in _STORES else "another package"
+        raise BadInput(f"{path}: {kind}:// needs {extra} ({error})") from error
     # Otherwise TFDS, Orbax and JAX use TensorFlow for buckets if it is installed.
     os.environ.setdefault("EPATH_USE_TF", "false")
     # No cached listings: other processes, and TensorStore in this process, write to the bucket.
