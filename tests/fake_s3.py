@@ -64,7 +64,8 @@ class Server:
     @property
     def objects(self) -> dict[str, bytes]:
         """The bytes of all objects by "bucket/name"."""
-        return {f"bucket/{name}": bytes(key.value) for name, key in dict(self._bucket.keys).items()}
+        keys = self._bucket.keys
+        return {f"bucket/{name}": bytes(keys[name].value) for name in list(keys)}
 
     @property
     def _bucket(self) -> Any:
