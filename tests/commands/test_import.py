@@ -256,9 +256,9 @@ def test_stores(params, tmp_path, fake):
 
 
 def test_a_folder_of_orbax_on_s3(params, tmp_path):
-    trained = Trained(
-        CONFIG, data_fixtures.tokenizer(), params, identity=workdirs.identity(CONFIG, "", "")
-    )
+    tokenizer = data_fixtures.tokenizer()
+    identity = workdirs.identity(CONFIG, "", tokenizer.sha256)
+    trained = Trained(CONFIG, tokenizer, params, identity=identity)
     with fake_s3.serve():
         orbax.write(trained, "s3://bucket/model", 1)
         import_("s3://bucket/model", str(tmp_path / "work"))
