@@ -7,6 +7,7 @@ This module uses fsspec; Orbax uses gcsfs and TensorStore, whose errors differ.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import errno
 import glob
 import hashlib
@@ -129,8 +130,8 @@ class Bucket:
                     continue
                 if isinstance(error, FileNotFoundError | FileExistsError) and code in (404, 412):
                     break
-                # TensorStore adds the complete request and answer in brackets, the hub a dictionary
-                # of HTTP.
+                # TensorStore adds the complete request and answer in brackets, the hub an address
+                # about HTTP.
                 text = summary(cause).partition(" [")[0]
                 text = re.sub(r" For more information check: \S+", "", text)
                 if 400 <= code < 500 and code not in (408, 429):
@@ -331,9 +332,10 @@ def _changed_ns(entry: Mapping[str, Any]) -> int:
     """The time of change of an object; where a store has none, a number that changes with the
     object.
     """
-    if time := entry.get("mtime") or entry.get("LastModified"):
+    changed = entry.get("mtime") or entry.get("LastModified")
+    if isinstance(changed, datetime.datetime):
         # Whole microseconds, as in a bucket: a float cannot hold the time in nanoseconds.
-        return round(time.timestamp() * 1_000_000) * 1000
+        return round(changed.timestamp() * 1_000_000) * 1000
     return int(hashlib.sha256(str(entry).encode()).hexdigest()[:12], 16)
 
 
