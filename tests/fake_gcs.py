@@ -43,6 +43,7 @@ class Server(http.server.ThreadingHTTPServer):
       requests: (method, path, range) of every request so far.
     """
 
+    kind = "gs"
     daemon_threads = True
     request_queue_size = 128
 

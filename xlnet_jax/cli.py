@@ -108,8 +108,9 @@ def main(argv: list[str] | None = None) -> int:
     who = f"xlnet-jax {args.command}"
     # A terminal may not be able to show every character of a corpus.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    # gcsfs logs the whole traceback of an error; we print one line.
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+    # gcsfs logs the whole traceback of an error, the hub every attempt; we print one line.
+    for library in ("gcsfs", "huggingface_hub"):
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     logging.basicConfig(
         handlers=[messages.Log()], format="%(asctime)s %(message)s", datefmt="%H:%M:%S", force=True
     )

@@ -48,7 +48,9 @@ def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option,
     )
 
 
-_CORPUS = option("path", "folder that `xlnet-jax prepare` wrote, also gs://", metavar="DIR")
+_CORPUS = option(
+    "path", "folder that `xlnet-jax prepare` wrote, also gs:// or s3://", metavar="DIR"
+)
 _FILE = "Python file or name of a packaged configuration; --config.KEY=VALUE changes a key"
 _CONFIG = option("--config", f"{_FILE} (default: the configuration of the resumed run)")
 _RUN = option(
@@ -76,7 +78,12 @@ COMMANDS = (
         "xlnet-jax prepare --input=books/ --document=file --output=corpus",
         "commands.corpus:prepare",
         (
-            option("--input", "file, folder or glob, also gs://; repeatable", [], action="append"),
+            option(
+                "--input",
+                "file, folder or glob, also gs://, s3:// or hf://; repeatable",
+                [],
+                action="append",
+            ),
             option(
                 "--tfds",
                 "data set of TFDS, already prepared; repeatable",
@@ -86,7 +93,7 @@ COMMANDS = (
             ),
             option("--data_dir", "folder of the TFDS data sets (default: TFDS's own)"),
             option("--field", "field or column of a record with the text (default: text)", "text"),
-            option("--output", "folder of the corpus, also gs://", required=True),
+            option("--output", "folder of the corpus, also gs:// or s3://", required=True),
             option(
                 "--tokenizer",
                 "spiece.model, tokenizer.json, vocab.txt, vocab.json (with merges.txt), "
@@ -606,7 +613,7 @@ COMMANDS = (
                 "huggingface",
                 choices=("huggingface", "orbax"),
             ),
-            option("--output", "new folder, also gs://", required=True),
+            option("--output", "new folder, also gs://, s3:// or hf://OWNER/NAME", required=True),
             option("--every", "export all kept checkpoints, each into OUTPUT/step_N", False),
             count(
                 "--average",
@@ -631,7 +638,8 @@ COMMANDS = (
         (
             option(
                 "source",
-                "folder, or common prefix of the files of a TensorFlow checkpoint",
+                "folder, also gs://, s3:// or hf://, or common prefix of the files of a TensorFlow "
+                "checkpoint",
             ),
             option("--workdir", "new folder, also gs://", required=True),
             option(

@@ -11,6 +11,9 @@ from types import SimpleNamespace
 from unittest import mock
 
 import data_fixtures
+import fake_gcs
+import fake_hub
+import fake_s3
 import jax
 import numpy as np
 import pytest
@@ -23,7 +26,7 @@ from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.cli import main
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.import_ import import_
-from xlnet_jax.convert import fields, huggingface, peers, tensorflow, tokenizer_json
+from xlnet_jax.convert import fields, huggingface, orbax, peers, tensorflow, tokenizer_json
 from xlnet_jax.convert.formats import Trained
 from xlnet_jax.convert.names import Arrays
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
@@ -235,15 +238,31 @@ def test_orbax_and_back(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-def test_buckets(params, tmp_path, bucket):
-    """An export appears in a bucket, in shards, and is imported from there."""
-    trained, place = Trained(CONFIG, data_fixtures.tokenizer(), params), "gs://bucket/model"
-    huggingface.write(trained, place, shard_bytes=9000)
-    assert {f"bucket/model/{file}" for file in files.listing(place)} == bucket.objects.keys()
-    import_(place, str(tmp_path / "work"), overrides=REST)
+@pytest.mark.parametrize("fake", [fake_gcs, fake_s3, fake_hub])
+def test_stores(params, tmp_path, fake):
+    """An export appears in a store, in shards and with its card, and is imported from there."""
+    trained = Trained(CONFIG, data_fixtures.tokenizer(), params)
+    with fake.serve() as store:
+        place = f"{store.kind}://bucket/model".replace("hf://bucket", "hf://me")
+        huggingface.write(trained, place, shard_bytes=9000)
+        listed = files.listing(place).keys()
+        assert {"README.md", "model.safetensors.index.json", "spiece.model"} <= listed
+        if fake is fake_gcs:
+            assert {f"bucket/model/{file}" for file in listed} == store.objects.keys()
+        import_(place, str(tmp_path / "work"), overrides=REST)
+        assert_equal(imported_params(tmp_path / "work"), params)
+        with pytest.raises(BadInput, match=f"{place}: is not empty"):
+            huggingface.write(trained, place)
+
+
+def test_a_folder_of_orbax_on_s3(params, tmp_path):
+    tokenizer = data_fixtures.tokenizer()
+    identity = workdirs.identity(CONFIG, "", tokenizer.sha256)
+    trained = Trained(CONFIG, tokenizer, params, identity=identity)
+    with fake_s3.serve():
+        orbax.write(trained, "s3://bucket/model", 1)
+        import_("s3://bucket/model", str(tmp_path / "work"))
     assert_equal(imported_params(tmp_path / "work"), params)
-    with pytest.raises(BadInput, match=f"{place}: is not empty"):
-        huggingface.write(trained, place)
 
 
 def test_names_without_prefix_and_a_copied_embedding(copy, params, tmp_path):

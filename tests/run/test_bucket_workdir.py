@@ -204,9 +204,13 @@ def test_what_tensorstore_says(bucket, status, expected):
 
 
 def test_other_addresses_and_empty_ones(bucket, capsys):
-    for place in ("s3://bucket/run", "gs://"):
+    for place, line in {
+        "s3://bucket/run": "work directories are on disks or gs://",
+        "hf://me/run": "work directories are on disks or gs://",
+        "gs://": "not gs://BUCKET/...",
+    }.items():
         assert command(*train_words(place)) == 2
-        assert f"{place}: not gs://BUCKET/..." in capsys.readouterr().err
+        assert f"{place}: {line}" in capsys.readouterr().err
     assert command("evaluate", "--workdir=gs://bucket/nothing") == 2
     assert "gs://bucket/nothing: no config.json" in capsys.readouterr().err
 

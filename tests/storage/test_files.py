@@ -11,9 +11,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import unittest.mock
 
 import fake_gcs
+import fake_s3
 import pytest
+import s3fs
+from fsspec.registry import _registry
 
 from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.storage import files
@@ -21,13 +25,13 @@ from xlnet_jax.storage.bucket import Bucket
 from xlnet_jax.storage.local import Local
 
 
-@pytest.fixture(params=["disk", "bucket"])
+@pytest.fixture(params=["disk", "bucket", "s3"])
 def folder(request, tmp_path):
     if request.param == "disk":
         yield str(tmp_path)
     else:
-        with fake_gcs.serve():
-            yield "gs://bucket/folder"
+        with (fake_gcs if request.param == "bucket" else fake_s3).serve() as server:
+            yield f"{server.kind}://bucket/folder"
 
 
 def test_the_same_on_disk_and_in_a_bucket(folder, tmp_path_factory):
@@ -101,34 +105,84 @@ def test_an_empty_object_in_place_of_a_folder(bucket):
     assert files.listing("gs://bucket") == files.listing("gs://bucket/") == {"c/": 0, "d": 2}
 
 
-def test_gcsfs_is_named_where_it_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gcsfs", None)
-    with pytest.raises(BadInput, match="gs://bucket/a: gs:// needs the package gcsfs"):
-        files.read("gs://bucket/a")
+@pytest.mark.parametrize(
+    ("address", "package", "extra"),
+    [("gs", "gcsfs", "tpu"), ("s3", "s3fs", "s3"), ("hf", "huggingface_hub", "hub")],
+)
+def test_the_package_is_named_where_it_is_missing(monkeypatch, address, package, extra):
+    monkeypatch.setitem(sys.modules, package, None)
+    with (
+        unittest.mock.patch.dict(_registry, clear=True),
+        pytest.raises(
+            BadInput, match=f"^{address}://b/a/c: {address}:// needs the extra `{extra}`"
+        ),
+    ):
+        files.read(f"{address}://b/a/c")
 
 
-def test_a_bucket_that_does_not_answer(bucket):
-    bucket.down = True
-    with pytest.raises(RestartMe, match="gs://bucket/a: .*rerun the same command"):
-        files.write("gs://bucket/a", b"")
-    bucket.down = False
-    bucket.fail_next(2, 503)
-    files.write("gs://bucket/a", b"a")
-    assert bucket.objects == {"bucket/a": b"a"}
+@pytest.mark.parametrize("place", ["s4://bucket/a", "s3://", "://a"])
+def test_unknown_addresses(place):
+    with pytest.raises(BadInput, match=f"^{place}: [^\n]*$"):
+        files.read(place)
+
+
+@pytest.fixture(params=[fake_gcs, fake_s3])
+def store(request):
+    with request.param.serve() as server:
+        yield server
+
+
+def test_a_bucket_that_does_not_answer(store):
+    address = f"{store.kind}://bucket/a"
+    store.down = True
+    with pytest.raises(RestartMe, match=f"{address}: .*rerun the same command"):
+        files.write(address, b"")
+    store.down = False
+    store.fail_next(2, 503)
+    files.write(address, b"a")
+    assert store.objects == {"bucket/a": b"a"}
 
 
 @pytest.mark.parametrize(
     ("status", "raised"),  # 401: without credentials gcsfs asks anonymously
     [(400, BadInput), (401, BadInput), (403, BadInput), (429, RestartMe), (503, RestartMe)],
 )
-def test_a_bucket_that_refuses_is_not_asked_again(bucket, status, raised):
-    bucket.fail_next(100, status)
+def test_a_bucket_that_refuses_is_not_asked_again(store, status, raised):
+    address = f"{store.kind}://bucket/a"
+    store.fail_next(100, status)
     with (
-        pytest.raises(raised, match="^gs://bucket/a: .*rerun") as error,
-        files.translate_errors("gs://bucket/a"),
+        pytest.raises(raised, match=f"^{address}: .*rerun") as error,
+        files.translate_errors(address),
     ):
-        files.read("gs://bucket/a")
+        files.read(address)
     assert "\n" not in str(error.value)
+
+
+def test_a_connection_lost_in_the_middle():
+    """All bytes arrive at a later attempt, or the line says that the bucket is away."""
+    with fake_s3.serve() as store:
+        files.write("s3://bucket/a", bytes(range(250)) * 4000)
+        store.cut = 100
+        with pytest.raises(RestartMe, match="^s3://bucket/a: .*rerun"):
+            files.read("s3://bucket/a")
+        with pytest.raises(RestartMe), files.local_copy("s3://bucket/a"):
+            pass
+        with (
+            pytest.raises(RestartMe, match="^s3://bucket/a: .*rerun"),
+            files.open_to_read("s3://bucket/a", 1 << 16) as file,
+        ):
+            file.read()
+        store.cut = 1
+        assert files.read("s3://bucket/a") == bytes(range(250)) * 4000
+
+
+def test_no_credentials(monkeypatch):
+    with fake_s3.serve():
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        s3fs.S3FileSystem.clear_instance_cache()
+        with pytest.raises(BadInput, match="^s3://bucket/a: the bucket refuses .*credentials"):
+            files.write("s3://bucket/a", b"")
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path):

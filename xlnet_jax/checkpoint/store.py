@@ -83,6 +83,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         keep: CheckpointConfig | None = None,
         losses: Callable[[], dict[int, float]] = dict,
     ) -> None:
+        files.check_checkpoints(workdir)
         # Orbax only writes to absolute paths, such as the address of a bucket.
         self.workdir = files.resolve(workdir)
         self.path = epath.Path(self.workdir) / "checkpoints"

@@ -40,7 +40,8 @@ def export(
     """Writes a checkpoint's model as a folder. With several processes, only number 0 writes.
 
     Args:
-      output: a new or empty folder, also `gs://`.
+      output: a new or empty folder, also an address of fsspec; `hf://OWNER/NAME` is a model
+        repository of the hub, a new one or without files.
       format: `huggingface`; or `orbax`: a folder `params` for Orbax, with `config.json` and
         `tokenizer` as in a work directory.
       step: the checkpoint; None = the newest good one, or the best one of a fine-tuned model.

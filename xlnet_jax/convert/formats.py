@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -141,10 +142,14 @@ def check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
 
 
 def check_output(output: str) -> None:
-    """Raises BadInput unless the folder is new or empty."""
+    """Raises BadInput unless the folder is new or empty, but for the first file of the hub."""
+    if output.startswith("hf://") and not re.fullmatch(
+        "hf://(?!datasets/|spaces/)[^/@]+/[^/@]+(/.*)?", output
+    ):
+        raise BadInput(f"export folder {output}: is no model of the hub; name hf://OWNER/NAME")
     if "://" not in output and os.path.lexists(output) and not os.path.isdir(output):
         raise BadInput(f"export folder {output}: is not a folder; choose another name")
-    if files.listing(files.resolve(output)):
+    if files.listing(files.resolve(output)).keys() - {".gitattributes"}:
         raise BadInput(
             f"export folder {output}: is not empty; choose another, nothing is overwritten"
         )

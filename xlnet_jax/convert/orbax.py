@@ -28,7 +28,8 @@ def recognise(path: str, listed: Collection[str]) -> bool:
 def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[Source]:
     """Opens a folder; all keys and the tokenizer come from the run."""
     config = workdirs.load_config(path, list(overrides))
-    arrays = names.Arrays.of(path, load_parameters(files.resolve(os.path.join(path, PARAMS))))
+    with files.local_copy(os.path.join(path, PARAMS)) as copy:
+        arrays = names.Arrays.of(path, load_parameters(os.path.abspath(copy)))
     kept = workdirs.source_config(path)
     yield Source(
         path, "orbax", config, workdirs.tokenizer(path), arrays, names.from_ours, kept=kept

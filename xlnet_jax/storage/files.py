@@ -1,4 +1,4 @@
-"""Files on disk or in a bucket (`gs://` in the path) that appear complete or not at all, even if
+"""Files on disk or in a bucket (`://` in the path) that appear complete or not at all, even if
 processes are killed.
 
 Functions here call the method of `Local` or `Bucket` that the path needs; the methods have the
@@ -92,6 +92,7 @@ def check_writable(path: str, option: str) -> None:
     A bucket shows its permissions only at a request.
     """
     if at(path) is _BUCKET:
+        check_checkpoints(path)
         return
     check_link(option, path)
     above = nearest_folder(path)
@@ -99,6 +100,15 @@ def check_writable(path: str, option: str) -> None:
         raise BadInput(f"{option}={path}: {above} is a file; name a new folder, or that of a run")
     if not os.access(above, os.R_OK | os.W_OK | os.X_OK):
         raise BadInput(f"{option}={path}: no permission to write in {above}; choose another folder")
+
+
+def check_checkpoints(path: str) -> None:
+    """Raises BadInput for a store in which Orbax cannot finish a checkpoint at once."""
+    if at(path) is _BUCKET and not path.startswith("gs://"):
+        raise BadInput(
+            f"{path}: work directories are on disks or gs://, because Orbax makes complete "
+            "checkpoints only there; name another folder"
+        )
 
 
 def nearest_folder(path: str) -> str:

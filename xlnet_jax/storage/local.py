@@ -139,7 +139,7 @@ class Local:
 
     @contextlib.contextmanager
     def local_copy(self, path: str) -> Iterator[str]:
-        """A file on disk with the same bytes."""
+        """A file on disk with the same bytes, or a folder with the same files."""
         yield path
 
     def write(self, path: str, data: bytes) -> None:

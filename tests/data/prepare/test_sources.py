@@ -122,7 +122,7 @@ def test_find_sources(tmp_path, caplog, place):
     path = f"{tmp_path}/a.txt"
     assert find_sources([path]) == [Source(path, 1, os.stat(path).st_mtime_ns)]
     with pytest.raises(BadInput, match="not gs://BUCKET/"):
-        find_sources(["s3://bucket/a.txt"])
+        find_sources(["s4://bucket/a.txt"])
 
 
 @pytest.mark.parametrize("suffix", ["txt", "jsonl.gz", "parquet"])

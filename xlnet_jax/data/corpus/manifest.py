@@ -124,11 +124,16 @@ def content_hash(manifest: Json) -> str:
 
 
 def write_tfds_metadata(path: str, manifest: Json) -> None:
-    """Writes the files that TFDS needs:
+    """Writes, on disk, the files that TFDS needs:
     `tfds.builder_from_directory(path).as_data_source("train")`.
     """
     import tensorflow_datasets as tfds
 
+    # TFDS looks for the names of the shards beside these files; the shards may be in a bucket.
+    names = {shard["file"] for split in manifest["splits"].values() for shard in split["shards"]}
+    absent = [os.path.join(path, name) for name in names.difference(os.listdir(path))]
+    for name in absent:
+        open(name, "xb").close()
     template = tfds.core.ShardedFileTemplate(
         data_dir=epath.Path(path), dataset_name=DATASET_NAME, filetype_suffix="array_record"
     )
@@ -147,6 +152,8 @@ def write_tfds_metadata(path: str, manifest: Json) -> None:
         version=f"{FORMAT_VERSION}.0.0",
         check_data=False,  # its check needs TensorFlow
     )
+    for name in absent:
+        os.remove(name)
 
 
 def read_manifest(path: str) -> Json:

@@ -110,9 +110,9 @@ def prepare(inputs: Sequence[str], output: str, options: PrepareOptions = DEFAUL
     """Makes a corpus from text, or resumes where an earlier call with the same arguments stopped.
 
     Args:
-      inputs: files, folders and glob patterns, on disk or `gs://`, and
+      inputs: files, folders and glob patterns, on disk or at an address of fsspec, and
         `tfds:NAME[:VERSION][:SPLIT]`; see `sources`.
-      output: folder to write, on disk or `gs://`; new, empty, or started by the same request.
+      output: folder to write, also an address; new, empty, or started by the same request.
       options: see `PrepareOptions`.
 
     Returns the manifest. Raises BadInput: unusable text or options, a folder with other content, a
@@ -416,11 +416,8 @@ def _assemble(output: str, units: Sequence[Unit], tokenizer: Tokenizer, options:
     if options["heldout"] and (warning := manifests.little_heldout(manifest)):
         _log.warning("%s", warning)
     manifest["sha256"] = manifests.content_hash(manifest)
-    # TFDS reads the shards beside the files that it writes, so it must write into this folder
-    # itself.
-    files.resolve(output)
-    with files.translate_errors(output):
-        manifests.write_tfds_metadata(output, manifest)
+    with files.translate_errors(output), files.on_disk(output) as folder:
+        manifests.write_tfds_metadata(folder, manifest)
     files.write(os.path.join(output, manifests.MANIFEST), files.to_json(manifest))
     return manifest
 

@@ -10,8 +10,9 @@ records they hold.
     any other                          text       bytes, and is cut between documents
     .gz or .zst after all but parquet  the same   bytes of the compressed file, always one part
 
-A source is a file, on disk or in a bucket (`gs://`), or a split of a TFDS data set. A work unit is
-a run of consecutive parts. Parts depend only on the files, never on the engine or its workers.
+A source is a file, on disk or at an address of fsspec (`gs://`), or a split of a TFDS data set. A
+work unit is a run of consecutive parts. Parts depend only on the files, never on the engine or its
+workers.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def find_sources(
 ) -> list[Source]:
     """Finds the sources of `inputs`, each once, sorted by path.
 
-    An input is a file, a folder or a glob pattern (`**` matches any depth), on disk or `gs://`, or
+    An input is a file, a folder or a glob pattern (`**` matches any depth), also an address, or
     a name for `records.find_tfds`. A folder gives all files below it with one of `suffixes`; a
     warning counts its other files.
 
