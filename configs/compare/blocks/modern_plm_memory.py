@@ -1,4 +1,4 @@
-"""`modern_plm.py` with a memory of 64 tokens.
+"""`modern_plm.py` with a memory of 32 tokens.
 
     xlnet-jax train --config=configs/compare/blocks/modern_plm_memory.py \
       --config.data.corpus=CORPUS --workdir=RUN
@@ -11,5 +11,5 @@ from xlnet_jax import config as base
 
 def get_config():
     config = base.start_from(__file__, "modern_plm.py")
-    config.model.memory_len = 64
+    config.model.memory_len = 32
     return config
