@@ -1,7 +1,7 @@
-"""How fast networks train beside each other: tokens per second of permutation language modelling,
+r"""How fast networks train beside each other: tokens per second of permutation language modelling,
 on random batches, on the CPU, in one run.
 
-    python benchmarks/networks.py configs/modern/small_plm.py "configs/compare/small.py
+    python benchmarks/networks.py configs/modern/small_plm.py "configs/compare/small.py \
       --config.model.layers=3 --config.model.d_ff=240 --config.model.memory_len=64"
 
 Each argument is a configuration file, with changes. All networks are in one process and take turns
