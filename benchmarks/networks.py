@@ -1,0 +1,70 @@
+r"""How fast networks train beside each other: tokens per second of permutation language modelling,
+on random batches, on the CPU, in one run.
+
+    python benchmarks/networks.py configs/modern/small_plm.py "configs/compare/small.py \
+      --config.model.layers=3 --config.model.d_ff=240 --config.model.memory_len=64"
+
+Each argument is a configuration file, with changes. All networks are in one process and take turns
+of four steps, so that other work on the machine slows all of them down. Compilation and the first
+steps are not in the figures. Columns:
+
+  parameters          number of parameters
+  flops               FLOPs of a step
+  per_second          tokens per second: median of turns
+  ratio               tokens per second over those of the last network: median over rounds
+  per_cpu_second      tokens over CPU seconds of all turns, and `cpu_ratio` over the last network:
+                      depend less on what else the machine does
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+import numpy as np
+from _sides import STEPS, Ours
+
+from xlnet_jax import config as configs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("networks", nargs="+", metavar="CONFIG")
+    parser.add_argument("--rounds", type=int, default=15, help="of turns (default 15)")
+    args = parser.parse_args()
+    corpus, sides, tokens = "--config.data.corpus=unread", [], []
+    for path, *words in map(str.split, args.networks):
+        config = configs.load(path, [corpus, *words])
+        config = config.changed(train={"steps_per_dispatch": STEPS})
+        sides.append(Ours(config, "cpu"))
+        tokens.append(STEPS * config.train.batch_size * config.data.segment_len)
+        for _ in range(2):
+            sides[-1].steps()
+    load, seconds = os.getloadavg()[0], np.empty((args.rounds, len(sides), 2))
+    for number in range(args.rounds):
+        # Every other round backwards: no side always runs after the same other one.
+        for index in range(len(sides))[:: -1 if number % 2 else 1]:
+            began, cpu = time.perf_counter(), time.process_time()
+            sides[index].steps()
+            seconds[number, index] = time.perf_counter() - began, time.process_time() - cpu
+    rates = np.array(tokens) / seconds[..., 0]
+    by_cpu = args.rounds * np.array(tokens) / seconds[..., 1].sum(axis=0)
+    columns = ("parameters", "flops", "per_second", "ratio", "per_cpu_second", "cpu_ratio")
+    print(*(f"{column:>15}" for column in columns), "network")
+    for index, (side, name) in enumerate(zip(sides, args.networks, strict=True)):
+        ratio = np.median(rates[:, index] / rates[:, -1])
+        print(
+            f"{side.made.parameters:15,}{side.made.flops:16,}"
+            f"{np.median(rates[:, index]):16,.0f}{ratio:16.3f}"
+            f"{by_cpu[index]:16,.0f}{by_cpu[index] / by_cpu[-1]:16.3f} {name.split()[0]}"
+        )
+    wall, cpu = seconds.sum(axis=(0, 1))
+    print(f"CPU seconds per second {cpu / wall:.2f}")
+    print(f"load average before and after: {load:.2f} {os.getloadavg()[0]:.2f}")
+
+
+if __name__ == "__main__":
+    main()
