@@ -53,13 +53,13 @@ class Instruction:
 
     @property
     def label(self) -> str:
-        """Its place in the model; without one, its name without the number. Equal layers and equal
-        kernels have equal labels.
+        """Its place in the model; without one, its name. The number at the end is left out, so that
+        equal layers and equal kernels have equal labels.
         """
-        place = re.search(r'op_name="([^"]+)"', self.attributes)
-        if KERNEL in self.attributes or not place:
-            return re.sub(r"\.[\d.]+$", "", self.name)
-        return "/".join(part for part in place[1].split("/") if not _STRUCTURE.fullmatch(part))
+        found = re.search(r'op_name="([^"]+)"', self.attributes)
+        place = self.name if KERNEL in self.attributes or not found else found[1]
+        parts = [part for part in place.split("/") if not _STRUCTURE.fullmatch(part)]
+        return re.sub(r"\.[\d.]+$", "", "/".join(parts))
 
 
 @dataclasses.dataclass(frozen=True)
