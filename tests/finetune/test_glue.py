@@ -142,7 +142,7 @@ def test_a_missing_file_is_told_before_any_task_is_trained(words, tmp_path, caps
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_nine_tasks_are_trained_and_the_same_command_changes_nothing(words, tmp_path, capsys):
     words += [
         "--config.train.elastic=true",
