@@ -467,6 +467,7 @@ def nowhere(monkeypatch):
         "JAX_LOCAL_DEVICE_IDS",
         "SLURM_JOB_ID",
         "TPU_SKIP_MDS_QUERY",
+        "TPU_WORKER_HOSTNAMES",
     ):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
