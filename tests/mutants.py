@@ -733,13 +733,13 @@ MUTANTS = (
         "xlnet_jax/storage/bucket.py",
         "and code in (404, 412)",
         "and not code",
-        one("storage/files", "test_the_same_on_disk_and_in_a_bucket[s3]"),
+        one("storage/hub", "test_missing_and_unusable"),
     ),
     Mutant(
         "a_lost_connection_is_the_users_fault",
         "xlnet_jax/storage/bucket.py",
-        '"botocore.HTTPClientError": 0',
-        '"botocore.HTTPClientError": 400',
+        '"aiohttp.ClientError": None',
+        '"aiohttp.ClientError": 400',
         one("storage/files", "test_a_connection_lost_in_the_middle"),
     ),
     Mutant(
