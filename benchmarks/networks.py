@@ -12,7 +12,7 @@ steps are not in the figures. Columns:
   parameters          number of parameters
   flops               FLOPs of a step
   per_second          tokens per second: median of turns
-  ratio               tokens per second over those of the last network: median over rounds
+  ratio               tokens per second, divided by the last network's: median over rounds
   per_cpu_second      tokens over CPU seconds of all turns, and `cpu_ratio` over the last network:
                       depend less on what else the machine does
 """

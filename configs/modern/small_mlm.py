@@ -2,8 +2,8 @@
 
     xlnet-jax quickstart --config=configs/modern/small_mlm.py --workdir=runs/modern
 
-Hardware: two CPU cores, no accelerator. Nothing here is published: the examples are those of
-base_mlm.py, all other keys those of small_plm.py.
+Hardware: two CPU cores, no accelerator. Nothing here is published: the examples come from
+base_mlm.py, all other keys from small_plm.py.
 """
 
 from xlnet_jax import config as base

@@ -453,7 +453,7 @@ def test_attention_without_relative_positions_compiles(chip, options, kernel_sch
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_the_attention_of_a_window_skips_the_keys_outside(chip, kernel_schedule):
-    """Bundles of a local layer in shares of those of a global one; both are one program."""
+    """A local layer needs at most 0.6 of the bundles of a global layer; both are one program."""
     rows = {
         name: functools.partial(kernel_schedule.in_window, size=size)
         for name, size in kernel_schedule.WINDOWS.items()

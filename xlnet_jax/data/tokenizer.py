@@ -88,8 +88,8 @@ _LONGEST_TEXT = 1_000_000
 # Largest number of characters of a training line: at most 16384 bytes, because SentencePiece
 # silently drops a longer line.
 _LONGEST_TRAINING_LINE = 4096
-# Shares of the training text that its characters must have in the vocabulary: those of the released
-# models, then the next if the characters are too many.
+# The vocabulary must have characters for this share of the training text. The first is of the
+# released models; if the vocabulary is too small for it, the next is tried.
 _COVERAGES = (0.99995, 0.9995, 0.995, 0.98)
 _LOOKED_AT = 1000  # texts that tell the script
 
