@@ -4808,6 +4808,13 @@ MUTANTS = (
         one("commands/import", "test_huggingface_and_back"),
     ),
     Mutant(
+        "an_import_goes_into_a_run_without_configuration",
+        "xlnet_jax/commands/import_.py",
+        "if any(checkpoints.steps()):",
+        "if any([]):",
+        one("commands/import", "test_killed"),
+    ),
+    Mutant(
         "an_import_forgets_what_its_source_said",
         "xlnet_jax/commands/import_.py",
         "files.to_json(identity | kept)",

@@ -7,6 +7,7 @@ import json
 from types import SimpleNamespace
 
 import data_fixtures
+import fake_s3
 import numpy as np
 import pytest
 import shared
@@ -21,6 +22,7 @@ from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.errors import BadInput
 from xlnet_jax.objectives import CLM
 from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
 from xlnet_jax.train import evaluation
 from xlnet_jax.train.sliding import windows
 
@@ -60,6 +62,13 @@ def test_a_run_is_evaluated_under_any_law(run, capsys):
     # 16 blocks of 4 windows, or what there is, with 5 targets each (a sixth of 32); some windows do
     # not exist.
     assert found["spans"]["targets"] % 5 == 0 and found["spans"]["targets"] != own["targets"]
+
+    with fake_s3.serve():
+        for name, content in data_fixtures.contents(data_fixtures.corpus_path()).items():
+            if not name.endswith("/"):
+                files.write(f"s3://bucket/corpus/{name}", content)
+        on_s3 = "--config.data.corpus=s3://bucket/corpus"
+        assert evaluated(capsys, run, "--blocks=16", "--batch_size=16", on_s3) == own
 
 
 @pytest.mark.slow

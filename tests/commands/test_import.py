@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from types import SimpleNamespace
 from unittest import mock
@@ -253,6 +255,33 @@ def test_stores(params, tmp_path, fake):
         assert_equal(imported_params(tmp_path / "work"), params)
         with pytest.raises(BadInput, match=f"{place}: is not empty"):
             huggingface.write(trained, place)
+
+
+@pytest.mark.slow
+def test_killed(params, tmp_path):
+    """After the checkpoint and before the configuration; the source is on S3."""
+    program = f"""
+import os, signal
+from xlnet_jax.commands.import_ import import_
+from xlnet_jax.run import workdir
+workdir.write_tokenizer = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+import_("s3://bucket/model", {str(tmp_path / "work")!r}, overrides={REST})
+"""
+    with fake_s3.serve() as store:
+        trained = Trained(CONFIG, data_fixtures.tokenizer(), params)
+        huggingface.write(trained, "s3://bucket/model", shard_bytes=9000)
+        environment = shared.environment() | store.environment()
+        done = subprocess.run([sys.executable, "-c", program], env=environment)
+        assert done.returncode == -signal.SIGKILL and os.listdir(tmp_path / "work/checkpoints")
+        with pytest.raises(BadInput, match="no config.json"):
+            workdirs.load_config(str(tmp_path / "work"))
+        import_("s3://bucket/model", str(tmp_path / "work"), overrides=REST)
+        assert_equal(imported_params(tmp_path / "work"), params)
+        # Not a killed import: a run whose configuration is lost.
+        os.rename(tmp_path / "work/checkpoints/0", tmp_path / "work/checkpoints/8")
+        os.remove(tmp_path / "work/config.json")
+        with pytest.raises(BadInput, match="work holds checkpoints of a run; name a new folder"):
+            import_("s3://bucket/model", str(tmp_path / "work"), overrides=REST)
 
 
 def test_a_folder_of_orbax_on_s3(params, tmp_path):

@@ -59,6 +59,11 @@ def import_(
         with files.translate_errors(workdir):
             files.make_folder(workdir)
             with Checkpoints(workdir, CheckpointConfig()) as checkpoints:
+                if any(checkpoints.steps()):
+                    raise BadInput(
+                        f"--workdir={workdir} holds checkpoints of a run; name a new folder"
+                    )
+                files.remove(str(checkpoints.path / "0"))  # of a killed import
                 checkpoints.save(0, {"params": params}, identity | {"imported_from": foreign.path})
             workdirs.write_tokenizer(workdir, foreign.tokenizer)
             kept = {workdirs.SOURCE_CONFIG: foreign.kept} if foreign.kept else {}
