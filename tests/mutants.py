@@ -3804,8 +3804,8 @@ MUTANTS = (
     Mutant(
         "chinese_sentences_begin_with_a_space",
         "xlnet_jax/data/tokenizer.py",
-        "add_dummy_prefix=2 * bare < len(letters)",
-        "add_dummy_prefix=True",
+        "prefix = 4 * bare < len(letters)",
+        "prefix = 2 * bare < len(letters)",
         one("data/prepare/scripts", "test_a_corpus_has_the_text_as_it_was_written"),
     ),
     Mutant(

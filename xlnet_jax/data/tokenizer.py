@@ -20,6 +20,7 @@ import functools
 import hashlib
 import io
 import itertools
+import logging
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +31,8 @@ import sentencepiece
 
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
+
+log = logging.getLogger("xlnet_jax")
 
 
 class SpecialIds(NamedTuple):
@@ -405,14 +408,23 @@ def _normalizer(texts: Sequence[str]) -> sentencepiece.SentencePieceNormalizer |
 
     NFKC replaces marks that Chinese, Japanese and Korean use: full-width marks, `…`, `①`, and
     Korean letters outside syllables. If a tenth of the letters is of such scripts or of Thai, Lao
-    and so on, the rules are those of NFC. If half of the letters is of scripts without spaces, no
-    space is put before a text, so that none appears between two sentences.
+    and so on, the rules are those of NFC. If a quarter of the letters is of scripts without spaces,
+    no space is put before a text, so that none appears between two sentences: a Chinese character
+    says about as much as three Latin letters.
     """
     letters = list(filter(str.isalpha, "".join(texts[:: 1 + len(texts) // _LOOKED_AT])))
     bare = sum(map(without_spaces, letters))
     hangul = sum("\uac00" <= letter <= "\ud7a3" for letter in letters)
     if 10 * (bare + hangul) <= len(letters):
         return None
+    prefix = 4 * bare < len(letters)
+    log.info(
+        "%.0f %% of the letters are of scripts without spaces, %.0f %% are Korean: all marks stay, "
+        "and a space is put before %s",
+        100 * bare / len(letters),
+        100 * hangul / len(letters),
+        "each sentence" if prefix else "no sentence",
+    )
     sentencepiece.set_min_log_level(2)
     rules: Any = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc").Decompile()
     # The rules also drop control characters, and turn all white space into spaces.
@@ -421,7 +433,7 @@ def _normalizer(texts: Sequence[str]) -> sentencepiece.SentencePieceNormalizer |
     ]
     return sentencepiece.SentencePieceNormalizer(
         norm_map=[(old, new) for old, new in composed if old != new],
-        add_dummy_prefix=2 * bare < len(letters),
+        add_dummy_prefix=prefix,
         escape_whitespaces=True,
         remove_extra_whitespaces=True,
     )
