@@ -9,7 +9,7 @@ WORKERS ?= 2
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-slow test-production test-peers test-peers4 test-aot test-beam test-wheel test-benchmarks test-ci test-pythons \
+.PHONY: help install tools quickstart test test-slow test-production test-peers test-peers4 test-aot test-beam test-wheel test-benchmarks test-ci test-pythons \
   mutants prove lint format bench docs constraints clean
 
 BIN := .venv/bin
@@ -27,7 +27,9 @@ BENCHMARKS := $(filter-out benchmarks/_% $(patsubst %,benchmarks/%.py,$(COMPILED
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
 
-install: .venv/dev.stamp ## install the package and the development tools into .venv
+install: .venv/quickstart.stamp ## install the package and its example text into .venv
+
+tools: .venv/dev.stamp ## install the development tools as well
 
 .venv/created.stamp:
 	$(PYTHON) -m venv .venv
@@ -85,7 +87,7 @@ install: .venv/dev.stamp ## install the package and the development tools into .
 # 0 seconds: nothing had to be installed.
 quickstart: ## text in, a pretrained XLNet out, in about five minutes
 	@seconds=0; \
-	if ! $(MAKE) --question .venv/quickstart.stamp; then \
+	if ! $(MAKE) --no-print-directory --question .venv/quickstart.stamp; then \
 	  began=$$(date +%s); \
 	  $(MAKE) --no-print-directory .venv/quickstart.stamp; \
 	  seconds=$$(( $$(date +%s) - began )); \
