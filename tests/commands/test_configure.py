@@ -162,7 +162,7 @@ def test_evaluations_take_what_training_leaves(steps, expected):
 def test_a_plan_that_cannot_beat_word_frequencies_says_so(tmp_path, caplog, speed):
     speed(1e7)
     result = configure(data_fixtures.corpus_path(), str(tmp_path / "short.py"), 1)
-    reads = f"reads only {result['new_tokens']:,} tokens in {result['steps']} steps, "
+    reads = f"reads only {result['new_tokens']:,} tokens in {result['steps']} steps?, "
     (enough,) = re.findall(rf"{reads}.* unigram .*; give --minutes=(\d+)", caplog.text)
     caplog.clear()
     result = configure(data_fixtures.corpus_path(), str(tmp_path / "long.py"), int(enough))
