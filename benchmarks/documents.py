@@ -31,9 +31,10 @@ from typing import Any
 
 import numpy as np
 from _sides import STEPS, Ours, dispatches
+from _turns import Turn, taken, timed
 from packing import lengths_of
 
-from xlnet_jax.batch import NEVER
+from xlnet_jax.batch import NEVER, Batch
 from xlnet_jax.config import Config, DataConfig, ModelConfig, TrainConfig, check
 from xlnet_jax.data.batches.loader import prefetched
 from xlnet_jax.data.corpus.corpus import Corpus
@@ -83,7 +84,7 @@ class Side:
             train=TrainConfig(batch_size=2 if args.tiny else 8, steps_per_dispatch=STEPS),
         )
         check(config)
-        self.text_ids, self.turns = tokenizer.text_ids, []
+        self.text_ids = tokenizer.text_ids
         build = dispatches(config, corpus)
         example = build(0)  # makes the table of the rows
         began = time.perf_counter()
@@ -95,20 +96,22 @@ class Side:
         self.positions = example.tokens.size
         for _ in range(2):
             self.turn()
-        self.turns.clear()
 
-    def turn(self) -> None:
-        """Trains for a dispatch. Keeps its seconds, CPU seconds, tokens of text and targets."""
-        began, cpu = time.perf_counter(), time.process_time()
+    def turn(self) -> Turn:
+        """Trains for a dispatch; the result has the tokens of text and the targets."""
+        *took, batch = timed(self._train)
+        text = np.isin(batch.tokens, self.text_ids) & (batch.rank != NEVER)
+        return Turn(*took, (text.sum(), (batch.target_weights != 0).sum()))
+
+    def _train(self) -> Batch:
         batch = next(self.batches)
         self.ours.steps(iter([batch]))
-        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-        text = np.isin(batch.tokens, self.text_ids) & (batch.rank != NEVER)
-        self.turns.append((seconds, cpu, text.sum(), (batch.target_weights != 0).sum()))
+        return batch
 
-    def columns(self) -> dict[str, float]:
+    def columns(self, turns: list[Turn]) -> dict[str, float]:
         """The columns of one row."""
-        seconds, cpu, text, targets = map(np.array, zip(*self.turns, strict=True))
+        seconds, cpu, counts = map(np.array, zip(*turns, strict=True))
+        text, targets = counts.T
         return {
             "text": text.sum() / (self.positions * len(text)),
             "targets": targets.sum() / text.sum(),
@@ -121,23 +124,22 @@ class Side:
 
 def trained(corpus: str, objective: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The rows of the table for one objective."""
-    sides = [Side(corpus, OBJECTIVES[objective] | documents, args) for documents in SIDES.values()]
-    for number in range(args.rounds):
-        # Every other round backwards: no side always runs after the other one.
-        for side in sides[:: -1 if number % 2 else 1]:
-            side.turn()
-    joined, whole = (np.array([turn[2] / turn[0] for turn in x.turns]) for x in sides)
-    of_joined = sides[0].columns()["text_per_cpu_second"]
-    for documents, side in zip(SIDES, sides, strict=True):
-        columns = side.columns()
+    sides = {
+        name: Side(corpus, OBJECTIVES[objective] | documents, args)
+        for name, documents in SIDES.items()
+    }
+    turns = taken({name: side.turn for name, side in sides.items()}, args.rounds)
+    rates = {name: np.array([x.result[0] / x.seconds for x in turns[name]]) for name in SIDES}
+    rows = {name: side.columns(turns[name]) for name, side in sides.items()}
+    for documents, columns in rows.items():
         yield {
             "objective": objective,
             "documents": documents,
             "segment_len": args.segment_len,
             "dropout": args.dropout,
             **columns,
-            "ratio": float(np.median(whole / joined)) if documents == "whole" else 1.0,
-            "cpu_ratio": columns["text_per_cpu_second"] / of_joined,
+            "ratio": float(np.median(rates[documents] / rates["joined"])),
+            "cpu_ratio": columns["text_per_cpu_second"] / rows["joined"]["text_per_cpu_second"],
         }
 
 

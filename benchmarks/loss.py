@@ -34,8 +34,9 @@ import json
 import os
 import statistics
 import sys
-import time
 from typing import Any
+
+from _turns import Turn, taken, timed
 
 FULL = 32000, 1024, 8, (85, 512)
 TINY = 100, 16, 2, (3, 16)
@@ -102,13 +103,11 @@ def times(sizes: tuple[int, ...], device: Any, rounds: int) -> dict[str, Any]:
     inputs = jax.device_put((params, target_BP), device)
     programs = {side: compiled(side, shapes) for side in SIDES}
     results = {side: jax.device_get(run(*inputs)) for side, run in programs.items()}
-    turns: dict[str, list[tuple[float, float]]] = {side: [] for side in SIDES}
-    for number in range(rounds):
-        # Every other round backwards: no side always runs after the same other one.
-        for side in SIDES[:: -1 if number % 2 else 1]:
-            start, cpu = time.perf_counter(), time.process_time()
-            jax.block_until_ready(programs[side](*inputs))
-            turns[side].append((time.perf_counter() - start, time.process_time() - cpu))
+
+    def turn(side: str) -> Turn:
+        return timed(lambda: jax.block_until_ready(programs[side](*inputs)))
+
+    turns = taken({side: functools.partial(turn, side) for side in SIDES}, rounds)
     seconds, cpu_seconds = (
         {side: [turn[which] for turn in turns[side]] for side in SIDES} for which in (0, 1)
     )

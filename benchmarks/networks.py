@@ -20,13 +20,14 @@ steps are not in the figures. Columns:
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
-import time
 
 import numpy as np
 from _sides import STEPS, Ours
 from _tiny import WORDS
+from _turns import taken, timed
 
 from xlnet_jax import config as configs
 
@@ -52,13 +53,10 @@ def main() -> None:
         tokens.append(STEPS * config.train.batch_size * config.data.segment_len)
         for _ in range(2):
             sides[-1].steps()
-    load, seconds = os.getloadavg()[0], np.empty((args.rounds, len(sides), 2))
-    for number in range(args.rounds):
-        # Every other round backwards: no side always runs after the same other one.
-        for index in range(len(sides))[:: -1 if number % 2 else 1]:
-            began, cpu = time.perf_counter(), time.process_time()
-            sides[index].steps()
-            seconds[number, index] = time.perf_counter() - began, time.process_time() - cpu
+    load = os.getloadavg()[0]
+    runs = {index: functools.partial(timed, side.steps) for index, side in enumerate(sides)}
+    turns = zip(*taken(runs, args.rounds).values(), strict=True)
+    seconds = np.array([[turn[:2] for turn in each] for each in turns])  # [rounds, sides, 2]
     rates = np.array(tokens) / seconds[..., 0]
     by_cpu = args.rounds * np.array(tokens) / seconds[..., 1].sum(axis=0)
     wall, cpu = seconds.sum(axis=(0, 1))

@@ -14,12 +14,14 @@ the cost of the mesh.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
 import sys
-import time
 from typing import Any
+
+from _turns import taken, timed
 
 DEVICES = 4
 AXES = {
@@ -69,16 +71,12 @@ class Variant:
             self.batch = place(first, self.mesh)
             self.compiled = built.jitted.lower(self.state, self.batch).compile()
         self.temp_bytes = self.compiled.memory_analysis().temp_size_in_bytes
-        self.turns: list[tuple[float, float]] = []
 
-    def step(self) -> tuple[float, float]:
-        """Seconds and CPU seconds."""
+    def step(self) -> None:
         import jax
 
-        began, cpu = time.perf_counter(), time.process_time()
         with jax.set_mesh(self.mesh):
             self.state, _ = jax.block_until_ready(self.compiled(self.state, self.batch))
-        return time.perf_counter() - began, time.process_time() - cpu
 
 
 def rows(axes: dict[str, tuple[int, ...]], width: int, rounds: int) -> list[dict[str, Any]]:
@@ -94,16 +92,14 @@ def rows(axes: dict[str, tuple[int, ...]], width: int, rounds: int) -> list[dict
             made[sizes] = Variant(dict(sizes), width)
             made[sizes].step()
             print(f"compiled: {dict(sizes)}", file=sys.stderr)
-    for number in range(rounds):
-        for variant in list(made.values())[:: -1 if number % 2 else 1]:
-            variant.turns.append(variant.step())
-    result = []
+    runs = {sizes: functools.partial(timed, variant.step) for sizes, variant in made.items()}
+    turns, result = taken(runs, rounds), []
     for axis, size, sizes in wanted:
-        now = made[sizes]
+        now = turns[sizes]
         before = (
-            made[tuple((base | {axis: result[-1]["size"]}).items())] if size > base[axis] else None
+            turns[tuple((base | {axis: result[-1]["size"]}).items())] if size > base[axis] else None
         )
-        seconds, cpu = zip(*now.turns, strict=True)
+        seconds, cpu, _ = zip(*now, strict=True)
         result.append(
             {
                 "axis": axis,
@@ -111,10 +107,10 @@ def rows(axes: dict[str, tuple[int, ...]], width: int, rounds: int) -> list[dict
                 "seconds": statistics.median(seconds),
                 "spread": [min(seconds), max(seconds)],
                 "cpu_seconds": statistics.median(cpu),
-                "temp_bytes": now.temp_bytes,
+                "temp_bytes": made[sizes].temp_bytes,
                 "growth": before
                 and statistics.median(
-                    a[1] / b[1] for a, b in zip(now.turns, before.turns, strict=True)
+                    a.cpu_seconds / b.cpu_seconds for a, b in zip(now, before, strict=True)
                 ),
             }
         )

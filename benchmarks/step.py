@@ -60,10 +60,11 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import _texts
 from _sides import STEPS, Made, Ours, Peer, dispatches
+from _turns import Turn, taken, timed
 
 DROPOUT = 0.1
 OURS, XLA, PEER, COMPILED = "ours", "ours_xla", "peer", "peer_compiled"
@@ -76,13 +77,6 @@ FIGURES = {
     "ours_no_dropout": (OURS, 0.0),
     "peer_no_dropout": (PEER, 0.0),
 }
-
-
-class Turn(NamedTuple):
-    seconds: float
-    cpu_seconds: float
-    loss: float
-    """Of the last step."""
 
 
 class CannotCompile(Exception):
@@ -176,11 +170,10 @@ def prepare(task: Task) -> Made:
 
 
 def take_turn(task: Task) -> Turn:
+    """A turn; its result is the loss of the last step."""
     side = trainer(dataclasses.replace(task, corpus=""))
     source = (loaded(task),) if task.corpus else ()
-    began, cpu = time.perf_counter(), time.process_time()
-    loss = side.steps(*source)
-    return Turn(time.perf_counter() - began, time.process_time() - cpu, loss)
+    return timed(lambda: side.steps(*source))
 
 
 def write_corpus(folder: str, pieces: int) -> str:
@@ -217,12 +210,11 @@ def measure(tasks: dict[str, Task], rounds: int) -> tuple[dict[str, list[Turn]],
         parameters = {name: each.parameters for name, each in made.items()}
         if len(set(parameters.values())) > 1:
             sys.exit(f"the sides do not have the same number of parameters: {parameters}")
-        turns = {name: [] for name in made}
-        for number in range(rounds):
-            # Every other round backwards: no side always runs after the same other one.
-            for name in list(turns)[:: -1 if number % 2 else 1]:
-                turns[name].append(pools[tasks[name].side].submit(take_turn, tasks[name]).result())
-        return turns, made
+
+        def turn(task: Task) -> Turn:
+            return pools[task.side].submit(take_turn, task).result()
+
+        return taken({name: functools.partial(turn, tasks[name]) for name in made}, rounds), made
     finally:
         for pool in pools.values():
             pool.shutdown()
@@ -253,7 +245,7 @@ def report(turns: dict[str, list[Turn]], tokens: int) -> dict[str, Any]:
             for name, values in turns.items()
         },
         "spread": {name: [min(values), max(values)] for name, values in rates.items() if values},
-        "loss": {name: values[-1].loss for name, values in turns.items()},
+        "loss": {name: values[-1].result for name, values in turns.items()},
     }
 
 

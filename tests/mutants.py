@@ -527,8 +527,15 @@ MUTANTS = (
     Mutant(
         "a_window_without_rotary_positions",
         "xlnet_jax/config/model.py",
-        'for key in ("window", ',
-        "for key in (",
+        'unread = ("window", ',
+        "unread = (",
+        one("config", "test_rules_of_rotary_positions_and_windows"),
+    ),
+    Mutant(
+        "keys_of_windows_without_a_window",
+        "xlnet_jax/config/model.py",
+        '() if model.window else ("global_every", "theta_local")',
+        "()",
         one("config", "test_rules_of_rotary_positions_and_windows"),
     ),
     Mutant(
@@ -734,6 +741,13 @@ MUTANTS = (
         'and not path.startswith("gs://")',
         "and not path",
         one("run/bucket_workdir", "test_other_addresses_and_empty_ones"),
+    ),
+    Mutant(
+        "a_store_that_is_gone_lacks_credentials",
+        "xlnet_jax/storage/bucket.py",
+        '"botocore.ConnectionError": 0,',
+        "",
+        one("storage/files", "test_a_connection_lost_in_the_middle"),
     ),
     Mutant(
         "a_refusal_shows_the_whole_request",
@@ -3732,6 +3746,13 @@ MUTANTS = (
         one("convert/fields", "test_labels_come_back_by_their_numbers"),
     ),
     Mutant(
+        "a_class_that_computes_something_else_is_imported",
+        "xlnet_jax/convert/fields.py",
+        'if name not in ("", *classes):',
+        'if name not in ("", name):',
+        one("convert/peers", "test_what_has_no_equal_is_refused_in_one_line[modernbert]"),
+    ),
+    Mutant(
         "a_feed_forward_part_twice_as_wide",
         "xlnet_jax/convert/fields.py",
         'values["d_ff"] = 4 * width',
@@ -4746,6 +4767,13 @@ MUTANTS = (
         one("commands/configure", "test_evaluations_take_what_training_leaves"),
     ),
     Mutant(
+        "few_steps_are_enough_for_few_pieces",
+        "xlnet_jax/commands/configure.py",
+        "least = max(_FEWEST_STEPS,",
+        "least = max(1,",
+        one("commands/configure", "test_a_plan_that_cannot_beat_word_frequencies_says_so"),
+    ),
+    Mutant(
         "evaluations_without_a_held_out_split",
         "xlnet_jax/commands/configure.py",
         "evaluation=evaluation if open_heldout(config, mixture) else {}",
@@ -4754,6 +4782,13 @@ MUTANTS = (
             "commands/configure",
             "test_a_corpus_without_held_out_documents_is_configured_without_evaluations",
         ),
+    ),
+    Mutant(
+        "json_on_stdout_is_ascii",
+        "xlnet_jax/messages.py",
+        "ensure_ascii=not has_utf8",
+        "ensure_ascii=True",
+        one("commands/cli", "test_json_is_readable_wherever_stdout_can_hold_it"),
     ),
     Mutant(
         "texts_of_a_corpus_command_a_terminal",

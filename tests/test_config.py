@@ -156,6 +156,12 @@ OF_T = {"segment_len": 514, "reuse_len": 512, "num_predict": 77}
         (MODERN | {"head_dim": 63}, {}, "model.head_dim=63 must be even: rotary positions turn"),
         (MODERN | {"theta": 0.5}, {}, "model.theta=0.5 must be at least 1"),
         (MODERN | {"theta_local": 0.5}, {}, "model.theta_local=0.5 must be at least 1"),
+        (
+            MODERN | {"window": 0, "global_every": 2},
+            {},
+            "model.global_every=2 is for layers with a window; use 3 with model.window=0",
+        ),
+        (MODERN | {"window": 0, "theta": 2.0}, {}, ""),
         (MODERN | {"window": 1}, {}, "model.window=1 must be 0 .off. or at least 2"),
         (MODERN | {"clamp_len": 9}, {}, "model.clamp_len=9 is not for model.architecture=modern"),
         (MODERN | {"same_length": True}, {}, "model.same_length=True is not for .*; use False"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import logging
 import os
 import re
@@ -93,6 +92,8 @@ def _open_many_files() -> None:
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns the exit code of `errors`."""
     argv = sys.argv[1:] if argv is None else argv
+    # A terminal may not be able to show every character of a corpus, or of a help.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     messages.output.json = "--json" in argv
     try:
         args, overrides = make_parser().parse_known_args(argv)
@@ -106,8 +107,6 @@ def main(argv: list[str] | None = None) -> int:
             parser.print_usage(sys.stderr)
         return messages.error(parser.prog, explained, BadInput.exit_code)
     who = f"xlnet-jax {args.command}"
-    # A terminal may not be able to show every character of a corpus.
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     # gcsfs logs the whole traceback of an error, the hub every attempt; we print one line.
     for library in ("gcsfs", "huggingface_hub"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
@@ -124,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
         options = {name: value for name, value in vars(args).items() if name not in _NO_OPTIONS}
         result = call(args.chosen, options, overrides)
     except XLNetError as error:
-        _write("".join(f"{json.dumps(each)}\n" for each in error.results))
+        _write("".join(f"{messages.to_json(each)}\n" for each in error.results))
         return messages.error(who, str(error), error.exit_code, error.details)
     except KeyboardInterrupt:
         return messages.error(who, "interrupted", Interrupted.exit_code)
@@ -135,11 +134,11 @@ def main(argv: list[str] | None = None) -> int:
         return messages.error(
             who, f"a bug of ours: {type(error).__name__}: {error}", XLNetError.exit_code
         )
+    if args.json or isinstance(result, list):
+        results = result if isinstance(result, list) else [result]
+        return _write("".join(f"{messages.to_json(each)}\n" for each in results))
     with contextlib.redirect_stdout(io.StringIO()) as shown:
-        if args.json or isinstance(result, list):
-            print(*map(json.dumps, result if isinstance(result, list) else [result]), sep="\n")
-        else:
-            imported(args.chosen.show)(result)
+        imported(args.chosen.show)(result)
     return _write(shown.getvalue())
 
 

@@ -55,7 +55,7 @@ def error(who: str, line: str, code: int, details: Mapping[str, Any] | None = No
         output.json = False
         # stdout may be closed; the line is on stderr.
         with contextlib.suppress(OSError):
-            print(json.dumps({"error": line, "exit_code": code, **(details or {})}), flush=True)
+            print(to_json({"error": line, "exit_code": code, **(details or {})}), flush=True)
     if output.others:
         output.others(code, line)
     return code
@@ -71,14 +71,22 @@ def end(code: int, line: str) -> NoReturn:
         os._exit(code)
 
 
-def printable(text: str) -> str:
-    """Escapes control characters, such as `\\x1b` and `\\n`, for a terminal."""
+def printable(text: str, escaped: Callable[[str], str] = ascii) -> str:
+    """Escapes control characters, such as `\\x1b` and `\\n`, for a terminal; `escaped` returns a
+    character in quotes.
+    """
     if text.isprintable():
         return text
     return "".join(
-        character if character.isprintable() or character in _JOINERS else ascii(character)[1:-1]
+        character if character.isprintable() or character in _JOINERS else escaped(character)[1:-1]
         for character in text
     )
+
+
+def to_json(value: Any) -> str:
+    """Returns a line of JSON for stdout, ASCII if stdout has another encoding than UTF-8."""
+    has_utf8 = "utf" in (sys.stdout.encoding or "").lower()
+    return printable(json.dumps(value, ensure_ascii=not has_utf8), json.dumps)
 
 
 def printable_lines(text: str) -> str:

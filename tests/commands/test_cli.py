@@ -1,6 +1,8 @@
 """The command line: help, exit codes, one clear line, one JSON object."""
 
+import contextlib
 import errno
+import io
 import json
 import os
 import resource
@@ -276,7 +278,8 @@ def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsy
     assert words[:2] == ["configure", corpus] and cli.make_parser().parse_known_args(words)[1] == []
     assert main([*prepared, "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
-    assert again["dropped"]["letters"] > again["dropped"]["marks"] == 0
+    assert again["dropped"] == {"marks": 0, "hangul": 0} and again["letters"] > 1000
+    assert lines["letters"] == str(again["letters"]) and lines["dropped.marks"] == "0"
     words = [CONFIG, f"--config.data.corpus={corpus}", f"--workdir={run}", "--stop_at=4", "--json"]
     assert main(["train", *words]) == 0
     keys = "step loss tokens_per_second workdir seconds goodput heldout_loss heldout_share picture"
@@ -304,7 +307,7 @@ def command(monkeypatch):
         monkeypatch.setattr(cli, "TOPICS", {"data": ("x",)})
         for name, function in (("run", run), ("show", show)):
             monkeypatch.setattr(messages, f"{name}_x", function, raising=False)
-        fake = Command("x", "does", "xlnet-jax x", "messages:run_x", show="messages:show_x")
+        fake = Command("x", "Does §.", "xlnet-jax x", "messages:run_x", show="messages:show_x")
         monkeypatch.setattr(cli, "COMMANDS", (fake,))
 
     return put
@@ -417,6 +420,31 @@ def test_numbers_are_for_scripts_and_durations_for_people(command, capsys):
     assert messages.quantity(2, "batch") == "2 batches"
     for seconds, said in ((59.94, "59.9 s"), (59.96, "1 min 00 s"), (3599.6, "1 h 00 min")):
         assert messages.duration(seconds) == said
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
+def test_json_is_readable_wherever_stdout_can_hold_it(command, encoding):
+    text, plain = "中文 é 🙂 \x9b \u2028 \udc80", "中文 é 🙂"
+
+    def output(*words, code=0):
+        stdout = io.TextIOWrapper(io.BytesIO(), encoding)
+        with contextlib.redirect_stdout(stdout):
+            assert main(["x", *words]) == code
+        return stdout.buffer.getvalue().decode(encoding)
+
+    for several in (False, True):
+        result = {"text": text}
+        command(mock.Mock(return_value=[result] if several else result))
+        line = output("--json")
+        assert json.loads(line) == result and len(line.splitlines()) == 1
+        assert (plain in line) == (encoding == "utf-8") and "\x9b" not in line
+    command(mock.Mock(return_value=text), show=print)
+    assert output().startswith(plain.encode(encoding, "backslashreplace").decode(encoding))
+    command(mock.Mock(side_effect=BadInput(plain)))
+    line = output("--json", code=2)
+    assert json.loads(line)["error"] == plain and (plain in line) == (encoding == "utf-8")
+    with pytest.raises(SystemExit, match="0"):
+        output("--help")
 
 
 @pytest.mark.parametrize("words", [["corpus", "info", "CORPUS"], ["--help"]])

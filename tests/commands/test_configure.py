@@ -162,12 +162,12 @@ def test_evaluations_take_what_training_leaves(steps, expected):
 def test_a_plan_that_cannot_beat_word_frequencies_says_so(tmp_path, caplog, speed):
     speed(1e7)
     result = configure(data_fixtures.corpus_path(), str(tmp_path / "short.py"), 1)
-    (least,) = re.findall(rf"{result['steps']} steps are too few: from about (\d+) on", caplog.text)
+    reads = f"reads only {result['new_tokens']:,} tokens in {result['steps']} steps?, "
+    (enough,) = re.findall(rf"{reads}.* unigram .*; give --minutes=(\d+)", caplog.text)
     caplog.clear()
-    enough = 1 + int(least) / result["steps"] * result["minutes"]
-    result = configure(data_fixtures.corpus_path(), str(tmp_path / "long.py"), enough)
-    assert result["steps"] >= int(least) and "too few" not in caplog.text
-    assert "tokens per parameter, and about 20 are usual" in caplog.text
+    result = configure(data_fixtures.corpus_path(), str(tmp_path / "long.py"), int(enough))
+    assert 200 <= result["steps"] < 220 and "unigram" not in caplog.text
+    assert re.search(r": about 20 tokens per parameter are usual; prepare more text", caplog.text)
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,8 @@ REFUSED = {
         (dict(num_hidden_layers="2"), 'num_hidden_layers is "2" and must be'),
         (dict(max_position_embeddings=30), "and must be [30, "),
         (dict(hidden_size=7), "hidden_size=7"),
-        (dict(architectures=["BertForQuestionAnswering"]), "missing"),
+        (dict(architectures=["TFBertForQuestionAnswering"]), "missing"),
+        (dict(architectures=["BertLMHeadModel"]), "class BertLMHeadModel; only BertFor"),
     ],
     "roberta": [(dict(pad_token_id=0), "id=0; only 1")],
     "albert": [
@@ -228,12 +229,14 @@ REFUSED = {
     ],
     "gpt2": [
         (dict(scale_attn_by_inverse_layer_idx=True), "layer_idx=true"),
+        (dict(architectures=["GPT2ForTokenClassification"]), "GPT2ForTokenClassification; only "),
         (dict(model_type="t5"), "is 't5'"),
         (dict(embd_pdrop=..., resid_pdrop=0.3), "embd_pdrop=0.1 and resid_pdrop=0.3"),
         (dict(resid_pdrop=...), "embd_pdrop=0.0 and resid_pdrop=0.1"),
     ],
     "modernbert": [
         (dict(attention_bias=True), "attention_bias=true; only false"),
+        (dict(architectures=["ModernBertDecoderForCausalLM"]), "ModernBertDecoderForCausalLM; "),
         (dict(decoder_bias=False), "decoder_bias=false; only true"),
         (dict(embedding_dropout=0.1), "embedding_dropout=0.1; only 0.0"),
         (dict(classifier_activation="silu"), "classifier_activation=silu and hidden_activation="),

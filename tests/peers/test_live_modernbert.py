@@ -57,17 +57,20 @@ def draw(seed, documents="joined"):
     sections = MEMBERS["modernbert"].usual(T)
     if whole := documents == "whole":
         sections["data"] |= {"documents": "whole", "reuse_len": T, "num_predict": T}
-    sections["model"] |= {
+    window = int(rng.choice([0, *range(2, 14)]))
+    of_windows = {
+        "global_every": int(rng.integers(1, 5)),
+        "theta_local": float(rng.choice([20.0, 10_000.0])),
+    }
+    sections["model"] |= (of_windows if window else {}) | {
         "vocab_size": tiny.VOCAB if whole else int(rng.integers(15, 40)),
         "layers": int(rng.integers(1, 8)),
         "heads": heads,
         "head_dim": head_dim,
         "d_model": heads * head_dim,
         "d_ff": int(rng.integers(3, 12)),
-        "window": int(rng.choice([0, *range(2, 14)])),
-        "global_every": int(rng.integers(1, 5)),
+        "window": window,
         "theta": float(rng.choice([1.0, 500.0, 160_000.0])),
-        "theta_local": float(rng.choice([20.0, 10_000.0])),
         "activation": list(ACTIVATIONS)[seed % 3],
         "layer_norm_epsilon": float(rng.choice([1e-12, 1e-5, 1e-3])),
         "compute_dtype": "float64",

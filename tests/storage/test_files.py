@@ -174,6 +174,11 @@ def test_a_connection_lost_in_the_middle():
             file.read()
         store.cut = 1
         assert files.read("s3://bucket/a") == bytes(range(250)) * 4000
+        store.http.shutdown()
+        store.http.server_close()  # no connection at all
+        with pytest.raises((RestartMe, BadInput)) as gone:
+            files.read("s3://bucket/a")
+        assert gone.type is RestartMe and "Could not connect" in str(gone.value)
 
 
 def test_no_credentials(monkeypatch):

@@ -11,6 +11,7 @@ result is a starting point, not an optimum.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shlex
 import textwrap
@@ -47,6 +48,10 @@ _TARGETS_A_PIECE = 18
 """Targets per piece of the vocabulary that give a loss below the unigram cross-entropy. Measured
 for the first of `SIZES` and 4000 pieces, each run with its own schedule: 7 targets per piece (80
 steps) end 0.15 nat above, 12 (140 steps) 0.09 above, 24 (280 steps) 0.08 below.
+"""
+_FEWEST_STEPS = 200
+"""Steps that do so with few pieces: with 300 pieces 40 steps end 0.05 nat above, 100 steps 0.02
+above, 200 steps at the same loss.
 """
 
 log = logging.getLogger("xlnet_jax")
@@ -129,25 +134,7 @@ def configure(
         if not files.write_new(output, _source(config, result, minutes).encode()):
             raise there
     assert configs.load(output) == config, "the file differs from the configuration chosen"
-    least = (
-        _TARGETS_A_PIECE
-        * config.model.vocab_size
-        / (result["batch_size"] * config.data.num_predict)
-    )
-    if result["steps"] < least:
-        log.warning(
-            "%d steps are too few: from about %d on, expect a loss below the unigram "
-            "cross-entropy, which word frequencies alone reach; give more --minutes, or more text",
-            result["steps"],
-            least,
-        )
-    elif result["new_tokens"] < TOKENS_PER_PARAMETER * result["parameters"]:
-        log.warning(
-            "the model reads only %.1f tokens per parameter, and about %d are usual; give more "
-            "--minutes, or more text",
-            result["new_tokens"] / result["parameters"],
-            TOKENS_PER_PARAMETER,
-        )
+    _warn_of_few_steps(config, mixture, result, speed)
     log.info(
         "of %g minutes %s are for steps, %s for the start with its two compilations, and %.0f %% "
         "of the rest for evaluations and saves",
@@ -318,6 +305,36 @@ def with_schedule(config: Config, mixture: Mixture, seconds: float, speed: float
     )
 
 
+def _warn_of_few_steps(config: Config, mixture: Mixture, result: Json, speed: float) -> None:
+    """Logs how much the run reads if that is too little, with the remedy."""
+    rows, data = config.train.batch_size, config.data
+    targets = _TARGETS_A_PIECE * config.model.vocab_size
+    least = max(_FEWEST_STEPS, -(-targets // (rows * data.num_predict)))
+    usual = -(-TOKENS_PER_PARAMETER * result["parameters"] // (rows * data.reuse_len))
+    needed, why = (
+        (usual, f"about {TOKENS_PER_PARAMETER} tokens per parameter are usual")
+        if result["steps"] >= least
+        else (least, "expect a loss above the unigram cross-entropy, which piece counts reach")
+    )
+    if result["steps"] < needed:
+        log.warning(
+            "the run reads only %s in %s, %.2g per parameter: %s; %s",
+            quantity(result["new_tokens"], "token"),
+            quantity(result["steps"], "step"),
+            result["new_tokens"] / result["parameters"],
+            why,
+            f"give --minutes={math.ceil(_minutes(config, needed + 10, speed))}"
+            if needed * _epochs_a_step(config, mixture) <= MOST_EPOCHS
+            else "prepare more text",
+        )
+
+
+def _minutes(config: Config, steps: int, speed: float) -> float:
+    """Returns the expected minutes of a run; its steps are rounded by up to 10."""
+    seconds = steps * flops.step_flops(config) / (_TRAINING_SHARE * speed)
+    return (seconds + _START_SECONDS) / 60
+
+
 def _result(config: Config, mixture: Mixture, output: str, speed: float) -> Json:
     steps, batch_size = config.train.steps, config.train.batch_size
     rate = speed / flops.step_flops(config)
@@ -330,7 +347,7 @@ def _result(config: Config, mixture: Mixture, output: str, speed: float) -> Json
         "tokens_per_second": rate * batch_size * config.data.segment_len,
         "new_tokens": steps * batch_size * config.data.reuse_len,
         "epochs": steps * _epochs_a_step(config, mixture),
-        "minutes": (steps / (_TRAINING_SHARE * rate) + _START_SECONDS) / 60,
+        "minutes": _minutes(config, steps, speed),
     }
 
 

@@ -31,12 +31,14 @@ def prepare(
         )
     beam = [option for option in beam_options.split(",") if option]
     manifest = pipeline.prepare(inputs, output, PrepareOptions(beam_options=beam, **options))
+    dropped = dict(manifest.get("dropped", {}))
     return {
         "output": output,
         **{f"{name}_tokens": split["tokens"] for name, split in manifest["splits"].items()},
         "vocabulary": manifest["tokenizer"]["vocab_size"],
         "sha256": manifest["sha256"],
-        "dropped": manifest.get("dropped"),
+        "letters": dropped.pop("letters", None),
+        "dropped": dropped,
         "command": f"xlnet-jax configure {shlex.quote(output)} --minutes=30 --output=config.py",
     }
 

@@ -247,19 +247,30 @@ def _member_rules(config: Config) -> list[Rule]:
 
 
 def _rotary_rules(model: ModelConfig) -> list[Rule]:
-    """Returns the rules of rotary positions and of the keys that only they have."""
-    if model.member.parts.positions == "rotary":
-        even = model.head_dim % 2 == 0
-        return [("model.head_dim", even, "must be even: rotary positions turn pairs of elements")]
-    default = ModelConfig()
+    """Returns the rules of rotary positions and of the keys that only they, or only windows,
+    have.
+    """
+    default, rotary = ModelConfig(), model.member.parts.positions == "rotary"
+    if rotary:
+        needs, other = "layers with a window", "model.window=0"
+        unread = () if model.window else ("global_every", "theta_local")
+    else:
+        needs, other = "rotary positions", f"model.architecture={model.architecture}"
+        unread = ("window", "global_every", "theta", "theta_local")
     return [
         (
-            f"model.{key}",
-            getattr(model, key) == getattr(default, key),
-            f"is for rotary positions; use {getattr(default, key)} with "
-            f"model.architecture={model.architecture}",
-        )
-        for key in ("window", "global_every", "theta", "theta_local")
+            "model.head_dim",
+            not rotary or model.head_dim % 2 == 0,
+            "must be even: rotary positions turn pairs of elements",
+        ),
+        *(
+            (
+                f"model.{key}",
+                getattr(model, key) == getattr(default, key),
+                f"is for {needs}; use {getattr(default, key)} with {other}",
+            )
+            for key in unread
+        ),
     ]
 
 

@@ -293,8 +293,8 @@ def _check_twins(found: Json, row: Peer, path: str) -> None:
 
 
 def _class_in(found: Json) -> str:
-    """Returns the name of the model's class; "" if config.json has none."""
-    return str((found.get("architectures") or [""])[0])
+    """Returns the name of the model's class in torch; "" if config.json has none."""
+    return str((found.get("architectures") or [""])[0]).removeprefix("TF").removeprefix("Flax")
 
 
 def read_usual(model: Json) -> Json:
@@ -312,17 +312,21 @@ def read_task(folder: str, found: Json) -> Json:
     """Returns keys by dotted name. A folder with a fine-tuned model gives the keys of `finetune`
     and the lengths; any other folder gives only `data.sentence_loss`.
 
-    Raises BadInput if the head differs from ours.
+    Raises BadInput for a class that computes another function, and if the head differs from ours.
     """
     path, name = os.path.join(folder, "config.json"), _class_in(found)
     listed, row = files.listing(folder), PEERS[found["model_type"]]
-    if MODULES in listed and name in ("", *(row.prefix + rest for rest in row.pretraining)):
+    rests = dict.fromkeys((*row.pretraining, *row.heads, "Model"))
+    classes = [row.prefix + rest for rest in rests]
+    if name not in ("", *classes):
+        raise BadInput(f"{path}: class {name}; only {', '.join(classes)} can be imported")
+    if MODULES in listed and name in ("", *classes[: len(row.pretraining)]):
         name = f"{row.prefix}Model"  # as sentence-transformers reads it
     tasks = [task for task, export in EXPORTS.items() if row.prefix + export.name == name]
     # A bare model lacks the head that predicts pieces, unless that head has no parameters.
     complete = not any(entry.ours.startswith("lm_head/") for entry in row.table)
     if not tasks or (tasks == ["embeddings"] and complete and MODULES not in listed):
-        paired = name in [row.prefix + rest for rest in row.pretraining[1:]]
+        paired = name in classes[1 : len(row.pretraining)]
         check_only(found, row.summary if paired else {}, path)
         return {"data.sentence_loss": paired}
     check_only(found, row.summary, path)

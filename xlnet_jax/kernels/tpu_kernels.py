@@ -244,7 +244,8 @@ def add_gradients(units: Units, refs: BackwardRefs, table: Any, visit: Any) -> N
             clear(refs.da, refs.db, refs.other)
     else:
         load_left_factors(plan, inputs, refs)
-    units.fill_mask()
+    if not plan.saved:
+        units.fill_mask()
     do_ref = refs.scaled if plan.saved else refs.do.at[0]
 
     def first(n: Any, slot: int) -> Iterator[None]:
