@@ -63,11 +63,11 @@ class Variant:
         recipe = make_recipe(config)
         self.mesh = make_mesh(config.mesh, jax.devices()[: sizes["devices"]])
         with jax.set_mesh(self.mesh):
-            built = build_step(recipe, self.mesh)
+            built = self.built = build_step(recipe, self.mesh)
             self.state = create_state(built)
             first = jax.tree.map(lambda x: x[:1], batches(config))
             self.batch = place(first, self.mesh)
-            self.compiled = built.jitted.lower(self.state, self.batch).compile()
+            self.compiled = built.jitted.lower(self.state, self.batch, built.dropout_seed).compile()
         self.temp_bytes = self.compiled.memory_analysis().temp_size_in_bytes
         self.turns: list[tuple[float, float]] = []
 
@@ -77,7 +77,9 @@ class Variant:
 
         began, cpu = time.perf_counter(), time.process_time()
         with jax.set_mesh(self.mesh):
-            self.state, _ = jax.block_until_ready(self.compiled(self.state, self.batch))
+            self.state, _ = jax.block_until_ready(
+                self.compiled(self.state, self.batch, self.built.dropout_seed)
+            )
         return time.perf_counter() - began, time.process_time() - cpu
 
 
