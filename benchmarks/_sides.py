@@ -96,10 +96,10 @@ class Ours:
         recipe = make_recipe(config.changed(model={"attention": attention}))
         self.mesh = make_mesh(config.mesh, jax.devices(device)[:1])
         with jax.set_mesh(self.mesh):
-            built = build_step(recipe, self.mesh)
+            built = self.built = build_step(recipe, self.mesh)
             self.state = create_state(built)
             self.batches = place(example or batches(config), self.mesh)
-            lowered = built.jitted.lower(self.state, self.batches)
+            lowered = built.jitted.lower(self.state, self.batches, built.dropout_seed)
             began = time.process_time()
             self.compiled = lowered.compile()
         self.made = Made(
@@ -119,7 +119,9 @@ class Ours:
 
         with jax.set_mesh(self.mesh):
             batch = self.batches if loaded is None else place(next(loaded), self.mesh)
-            self.state, metrics = jax.block_until_ready(self.compiled(self.state, batch))
+            self.state, metrics = jax.block_until_ready(
+                self.compiled(self.state, batch, self.built.dropout_seed)
+            )
         return float(metrics["loss"][-1])
 
 

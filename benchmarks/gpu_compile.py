@@ -205,7 +205,7 @@ def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
     blocks = gpu.blocks_of(recipe.config.model.head_dim, dtype)
     with jax.set_mesh(mesh):
         built = build_step(recipe, mesh)
-        traced = built.jitted.trace(built.abstract_state, built.abstract_batch)
+        traced = built.jitted.trace(built.abstract_state, built.abstract_batch, built.dropout_seed)
         step, kernels = compile_and_read(
             traced.lower(lowering_platforms=("cuda",)), tools, card, blocks
         )

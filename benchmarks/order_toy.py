@@ -192,7 +192,7 @@ def trained(puzzle: Puzzle, steps: int, seed: int) -> tuple[Any, float]:
         state = create_state(built)
         for _ in range(steps // DISPATCH):
             batches = stack([uniform(rng, *puzzle.draw(rng, built.rows)) for _ in range(DISPATCH)])
-            state, metrics = built.jitted(state, meshes.place(batches, mesh))
+            state, metrics = built.jitted(state, meshes.place(batches, mesh), built.dropout_seed)
             loss = float(np.mean(jax.device_get(metrics["loss"])))
     return Decoder(any_order(config), state.params, XLNET, puzzle.length, batch_size=128), loss
 

@@ -260,7 +260,9 @@ def echo(side: str, steps: int, seed: int = 0) -> float:
         built = build_step(recipe, mesh)
         state = create_state(built)
         for index in range(len(dispatches)):
-            state, _ = built.jitted(state, meshes.place(dispatches(index), mesh))
+            state, _ = built.jitted(
+                state, meshes.place(dispatches(index), mesh), built.dropout_seed
+            )
 
         @jax.jit
         def losses(params: Any, batches: Any) -> Any:

@@ -65,18 +65,20 @@ class Variant:
         recipe = make_recipe(config)
         self.mesh = make_mesh(config.mesh, jax.devices()[: sizes["devices"]])
         with jax.set_mesh(self.mesh):
-            built = build_step(recipe, self.mesh)
+            built = self.built = build_step(recipe, self.mesh)
             self.state = create_state(built)
             first = jax.tree.map(lambda x: x[:1], batches(config))
             self.batch = place(first, self.mesh)
-            self.compiled = built.jitted.lower(self.state, self.batch).compile()
+            self.compiled = built.jitted.lower(self.state, self.batch, built.dropout_seed).compile()
         self.temp_bytes = self.compiled.memory_analysis().temp_size_in_bytes
 
     def step(self) -> None:
         import jax
 
         with jax.set_mesh(self.mesh):
-            self.state, _ = jax.block_until_ready(self.compiled(self.state, self.batch))
+            self.state, _ = jax.block_until_ready(
+                self.compiled(self.state, self.batch, self.built.dropout_seed)
+            )
 
 
 def rows(axes: dict[str, tuple[int, ...]], width: int, rounds: int) -> list[dict[str, Any]]:

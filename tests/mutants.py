@@ -2928,8 +2928,8 @@ MUTANTS = (
     Mutant(
         "every_task_has_one_seed",
         "xlnet_jax/commands/compare.py",
-        '{"init": seed, "data": seed, "dropout": seed}\n    found',
-        '{"init": 0, "data": 0, "dropout": 0}\n    found',
+        '{"init": seed, "data": seed, "dropout": seed}\n    begun',
+        '{"init": 0, "data": 0, "dropout": 0}\n    begun',
         one("commands/compare", "test_every_run_is_fine_tuned_once_and_the_page_has_the_task"),
     ),
     Mutant(

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from xlnet_jax import __version__, messages
 from xlnet_jax.command_list import COMMANDS, TOPICS
-from xlnet_jax.errors import BadInput, Interrupted, XLNetError, causes, summary
+from xlnet_jax.errors import BadInput, Interrupted, XLNetError, shortage
 from xlnet_jax.messages import suggest
 from xlnet_jax.options import call, imported, unknown_word
 
@@ -32,18 +32,6 @@ OUTPUT_CLOSED = 141
 """Exit code if the reader of stdout has gone, as for a program that SIGPIPE ends."""
 
 _NO_OPTIONS = ("command", "what", "chosen", "json")
-_LIMITS = {
-    "Too many open files": (
-        "raise the limit of open files (`ulimit -n`, or the limit of the container or service)"
-    ),
-    "can't start new thread": (
-        "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)"
-    ),
-    "Resource temporarily unavailable": (
-        "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)"
-    ),
-}
-"""Advice about limits of the system, by texts of errors."""
 
 
 class _Rejected(BadInput):
@@ -128,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return messages.error(who, "interrupted", Interrupted.exit_code)
     except Exception as error:
-        if line := _shortage(error):
+        if line := shortage(error):
             return messages.error(who, line, BadInput.exit_code)
         traceback.print_exc()
         return messages.error(
@@ -140,23 +128,6 @@ def main(argv: list[str] | None = None) -> int:
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         imported(args.chosen.show)(result)
     return _write(shown.getvalue())
-
-
-def _shortage(error: BaseException) -> str | None:
-    """Returns the line for an error about a shortage of memory, files or threads; else None."""
-    if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
-        return (
-            f"out of memory: {summary(error)}; use a smaller model or train.batch_size, "
-            "model.remat=full, or more devices with mesh.fsdp"
-        )
-    for cause in causes(error):
-        if isinstance(cause, MemoryError):
-            what = f" ({cause})" if str(cause) else ""
-            return f"out of memory{what}; use a machine with more, fewer workers, or smaller inputs"
-        for text, fix in _LIMITS.items():
-            if text in str(cause):
-                return f"{text}; {fix}"
-    return None
 
 
 def _write(text: str) -> int:

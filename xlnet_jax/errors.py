@@ -18,6 +18,18 @@ SUMMARY_LENGTH = 400
 LARGEST_INT = 2**31 - 1
 """Bound of whole numbers without another bound: steps, rows and positions are int32 on the device.
 """
+_LIMITS = {
+    "Too many open files": (
+        "raise the limit of open files (`ulimit -n`, or the limit of the container or service)"
+    ),
+    "can't start new thread": (
+        "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)"
+    ),
+    "Resource temporarily unavailable": (
+        "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)"
+    ),
+}
+"""Advice about limits of the system, by texts of errors."""
 
 
 class XLNetError(Exception):
@@ -105,6 +117,23 @@ def summary(error: BaseException) -> str:
     best = best or type(error).__name__
     half = (SUMMARY_LENGTH - 5) // 2
     return best if len(best) <= SUMMARY_LENGTH else f"{best[:half]} ... {best[-half:]}"
+
+
+def shortage(error: BaseException) -> str | None:
+    """Returns the line for an error about a shortage of memory, files or threads; else None."""
+    if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
+        return (
+            f"out of memory: {summary(error)}; use a smaller model or train.batch_size, "
+            "model.remat=full, or more devices with mesh.fsdp"
+        )
+    for cause in causes(error):
+        if isinstance(cause, MemoryError):
+            what = f" ({cause})" if str(cause) else ""
+            return f"out of memory{what}; use a machine with more, fewer workers, or smaller inputs"
+        for text, fix in _LIMITS.items():
+            if text in str(cause):
+                return f"{text}; {fix}"
+    return None
 
 
 def _text(error: BaseException) -> str:

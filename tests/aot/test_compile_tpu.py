@@ -316,7 +316,7 @@ def test_the_program_is_the_one_that_train_runs(mesh):
     with jax.set_mesh(here):
         built = build_step(make_recipe(config), here)
         # Some operations, random bits among them, are lowered otherwise for a CPU.
-        traced = built.jitted.trace(built.abstract_state, built.abstract_batch)
+        traced = built.jitted.trace(built.abstract_state, built.abstract_batch, built.dropout_seed)
         trained = traced.lower(lowering_platforms=("tpu",)).as_text()
     texts = [trained, compile.lower(make_recipe(config), there)[1].as_text()]
     assert len(texts[0]) > 100_000 and texts[0] == texts[1]

@@ -202,9 +202,11 @@ def test_two_networks_learn_the_same_on_four_devices():
             step = build_step(recipe, grid)
             state = create_state(step)
             batch = meshes.place({"x_BQD": x_BQD, "weight_B": np.ones((1, 8), np.float32)}, grid)
-            execute = step.jitted.lower(step.abstract_state, step.abstract_batch).compile()
+            execute = step.jitted.lower(
+                step.abstract_state, step.abstract_batch, step.dropout_seed
+            ).compile()
             for _ in range(3):
-                state, metrics = execute(state, batch)
+                state, metrics = execute(state, batch, step.dropout_seed)
                 losses.append(
                     [
                         float(metrics[f"{name}"][0])

@@ -35,7 +35,7 @@ def stepper():
             metrics = []
             for step in range(at, at + count):
                 batch = edit(step, stack([tiny.batch(config, step)]))
-                state, values = built.jitted(state, meshes.place(batch, grid))
+                state, values = built.jitted(state, meshes.place(batch, grid), built.dropout_seed)
                 metrics.append({name: value[0] for name, value in jax.device_get(values).items()})
             return jax.device_get(state), metrics
 

@@ -58,7 +58,9 @@ def test_all_together_take_a_step():
     config = with_switches("2019", cores=4)
     recipe = make_recipe(config)
     state = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe, recipe.init_params())))()
-    new, metrics = jax.jit(functools.partial(train_step, recipe))(state, tiny.batch(config, 0))
+    new, metrics = jax.jit(functools.partial(train_step, recipe, config.seeds.dropout))(
+        state, tiny.batch(config, 0)
+    )
     assert np.isfinite(metrics["loss"]) and metrics["grad_norm"] > 0 and new.step == 1
 
 
@@ -200,7 +202,7 @@ def test_zero_memory_attends_to_zeros_and_is_emptied_every_1000_steps():
 
     recipe = make_recipe(config)
     state = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe, recipe.init_params())))()
-    step = jax.jit(functools.partial(train_step, recipe))
+    step = jax.jit(functools.partial(train_step, recipe, config.seeds.dropout))
     losses = {}
     for at in (999, 1000):
         for name, memory in (("junk", junk), ("empty", empty_memory(config.model, 8))):

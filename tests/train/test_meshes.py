@@ -112,10 +112,12 @@ def cached_run(mesh: tuple, *others) -> Trained:
     recipe, grid, step = built(dict(mesh), *others)
     with jax.set_mesh(grid):
         state = create_state(step)
-        execute = step.jitted.lower(step.abstract_state, step.abstract_batch).compile()
+        execute = step.jitted.lower(
+            step.abstract_state, step.abstract_batch, step.dropout_seed
+        ).compile()
         losses, first = [], None
         for batch in batches(step.rows):
-            state, metrics = execute(state, meshes.place(batch, grid))
+            state, metrics = execute(state, meshes.place(batch, grid), step.dropout_seed)
             losses.append(float(metrics["loss"][0]))
             # Adam's first moment after one step is the clipped gradient times 1 - b1.
             first = first or jax.device_get(
@@ -331,7 +333,9 @@ def test_every_model_and_optimizer_takes_packed_arrays(settings, packed):
     recipe, grid = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:6])
     with jax.set_mesh(grid):
         step = build_step(recipe, grid)
-        state, _ = jax.eval_shape(step.jitted, step.abstract_state, step.abstract_batch)
+        state, _ = jax.eval_shape(
+            step.jitted, step.abstract_state, step.abstract_batch, step.dropout_seed
+        )
     stored, logical = (
         checksums.by_path(tree.params) for tree in (step.abstract_state, step.logical)
     )
@@ -390,7 +394,9 @@ def crossing(text):
 def test_gradients_cross_once_in_float32_and_kernels_come_back_in_the_compute_dtype():
     _, grid, step = built({"data": 4, "zero1": True}, 2, "bfloat16")
     with jax.set_mesh(grid):
-        found = crossing(step.jitted.lower(step.abstract_state, step.abstract_batch).as_text())
+        found = crossing(
+            step.jitted.lower(step.abstract_state, step.abstract_batch, step.dropout_seed).as_text()
+        )
     elements = sum(x.size for x in jax.tree.leaves(step.abstract_state.params))
     scattered = KERNELS + TABLE + tiny.VOCAB
     # The rest is summed in one piece, with the loss.
@@ -409,7 +415,9 @@ def test_a_layer_gathers_its_own_kernels_and_sums_their_gradients(parts, kernels
     """
     _, grid, step = built({"data": 2, "fsdp": 2}, parts, "bfloat16")
     with jax.set_mesh(grid):
-        found = crossing(step.jitted.lower(step.abstract_state, step.abstract_batch).as_text())
+        found = crossing(
+            step.jitted.lower(step.abstract_state, step.abstract_batch, step.dropout_seed).as_text()
+        )
     assert found["all_gather", "bf16"] == kernels
     assert found["reduce_scatter", "f32"] == kernels + TABLE + tiny.VOCAB
 

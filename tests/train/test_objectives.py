@@ -239,7 +239,9 @@ def test_it_learns(data):
     batches = stack([tiny.batch(settings, step, text=text) for step in range(60)])
     with jax.set_mesh(mesh):
         built = build_step(make_recipe(settings), mesh)
-        _, metrics = built.jitted(create_state(built), meshes.place(batches, mesh))
+        _, metrics = built.jitted(
+            create_state(built), meshes.place(batches, mesh), built.dropout_seed
+        )
     loss = np.asarray(metrics["loss"])
     assert loss[0] > 4.5 and loss[-5:].mean() < loss[0] - 1.0, loss
 

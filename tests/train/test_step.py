@@ -54,7 +54,7 @@ def run(cuts, edit=lambda batch: batch, execute=None):
         at, metrics = 0, []
         for length in cuts:
             state, values = (execute or step.jitted)(
-                state, meshes.place(edit(batches(at, at + length)), grid)
+                state, meshes.place(edit(batches(at, at + length)), grid), step.dropout_seed
             )
             metrics.append(jax.device_get(values))
             at += length
@@ -80,13 +80,13 @@ def test_a_scan_cut_anywhere_gives_the_same_bits(cuts):
     """
     programs = {}
 
-    def execute(state, batch):
+    def execute(state, batch, seed):
         length = len(batch.tokens)
         if length not in programs:
             programs[length] = (
-                built()[1].jitted.lower(state, batch).compile(compiler_options=OPTIMISED)
+                built()[1].jitted.lower(state, batch, seed).compile(compiler_options=OPTIMISED)
             )
-        return programs[length](state, batch)
+        return programs[length](state, batch, seed)
 
     whole, metrics = run([3], execute=execute)
     state, other = run(cuts, execute=execute)
@@ -157,7 +157,7 @@ def test_every_metric_is_what_its_line_in_the_documentation_says():
     batch = {"tokens": tokens_BD, "sentences": sentences_BD}
     batch |= {"tokens_weight_B": tokens_B, "sentences_weight_B": sentences_B}
     grid = meshes.make_mesh(config.mesh, jax.devices()[:1])
-    step = jax.jit(functools.partial(train_step, recipe))
+    step = jax.jit(functools.partial(train_step, recipe, config.seeds.dropout))
 
     with jax.set_mesh(grid):
         began = nn.meta.unbox(init_state(recipe, recipe.init_params()))

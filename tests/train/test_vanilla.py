@@ -198,7 +198,9 @@ def test_any_mesh_and_any_number_of_micro_batches_have_the_same_losses():
         batches = stack([tiny.batch(settings, step) for step in range(6)])
         with jax.set_mesh(mesh):
             built = build_step(recipe, mesh)
-            _, metrics = built.jitted(create_state(built), meshes.place(batches, mesh))
+            _, metrics = built.jitted(
+                create_state(built), meshes.place(batches, mesh), built.dropout_seed
+            )
         np.testing.assert_allclose(
             metrics["total_loss"], metrics["loss"] + metrics["loss_auxiliary"], rtol=1e-6
         )

@@ -72,7 +72,9 @@ def lower(recipe: Recipe, mesh: Mesh) -> tuple[BuiltStep, Any]:
     meshes.check_model(recipe.config.model, mesh)
     with jax.set_mesh(mesh):
         built = build_step(recipe, mesh)
-        return built, built.jitted.lower(built.abstract_state, built.abstract_batch)
+        return built, built.jitted.lower(
+            built.abstract_state, built.abstract_batch, built.dropout_seed
+        )
 
 
 @contextlib.contextmanager

@@ -6,22 +6,25 @@ estimator, and writes one page.
                                       opened again
     WORKDIR/NAME/TASK/SEED/           a run of `finetune` from that run, with the task's
                                       configuration file TASK.py
+    WORKDIR/compilation_cache/        compiled programs of all runs
     WORKDIR/compare.json, page.html   the results so far
 
 The first configuration sets the budget, in training FLOPs or in fresh tokens. The other
 configurations get the number of steps that costs the same. A seed sets parameters, data and
-dropout, so systems with equal windows and the same seed read the same text.
+dropout, so systems with equal windows and the same seed read the same text. No program contains a
+seed, so the first run of a system compiles for all its runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import logging
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,12 +33,12 @@ from xlnet_jax import config as configs
 from xlnet_jax.commands.finetune import finetune as fine_tune
 from xlnet_jax.commands.train import train
 from xlnet_jax.comparison.intervals import differences
-from xlnet_jax.comparison.page import of_measure, of_task, page
+from xlnet_jax.comparison.page import of_measure, page, scores_of, units
 from xlnet_jax.comparison.report import binned
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import frames
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, XLNetError, shortage
 from xlnet_jax.infer.estimators import MEASURES, estimate, text_tokens_at_once, unknown_places
 from xlnet_jax.infer.opened import Stored, opened
 from xlnet_jax.infer.orders import any_order
@@ -44,6 +47,7 @@ from xlnet_jax.messages import quantity
 from xlnet_jax.model.flops import step_flops
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.run.programs import cache_folder
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train import sliding
@@ -111,7 +115,7 @@ def compare(
       bits per byte or in the metric of the task that `measure` names, `page`; and the terms.
 
     Raises BadInput if the configurations do not fit together, or differ from the configurations in
-    `workdir`. Raises the errors of `train`.
+    `workdir`. Raises the errors of `train`, which begin with the name of the system and the seed.
     """
     asked = Terms(**terms)
     systems = equal_budgets(load_systems(configs, corpus, overrides), asked.equal)
@@ -127,6 +131,7 @@ def compare(
     asked = asked._replace(windows=len(tokens_NT), length=length)
     result = asked._asdict() | {"corpus_sha256": heldout.sha256}
     claim_folder(workdir, systems, result)
+    cache = {"compilation_cache": cache_folder(first, workdir)}
     for name, seed in (
         itertools.product(systems, range(seeds))
         if only is None
@@ -136,10 +141,16 @@ def compare(
         measures = read_measures(folder).get("measures", {})
         if set(MEASURES) - measures.keys():
             log.info("%s, seed %d: %s", name, seed, quantity(systems[name].train.steps, "step"))
-            train_and_score(systems[name], folder, seed, heldout, tokens_NT, asked.orders)
+            config = systems[name].changed(log=cache)
+            with errors_of(f"{name}, seed {seed}"):
+                train_and_score(config, folder, seed, heldout, tokens_NT, asked.orders)
         for task, config in tuned.items():
-            fine_tune_run(config, folder, os.path.join(workdir, name, task, str(seed)), seed)
-    result["systems"] = read_runs(workdir, systems, [*tuned], unit_bytes(heldout, tokens_NT))
+            to = os.path.join(workdir, name, task, str(seed))
+            with errors_of(f"{name}, {task}, seed {seed}"):
+                fine_tune_run(config, folder, to, seed, cache)
+    bytes_by = unit_bytes(heldout, tokens_NT)
+    result["bytes"] = int(bytes_by["left_to_right"].sum())
+    result["systems"] = read_runs(workdir, systems, [*tuned], bytes_by)
     if whole:
         result["length_modelled"] = [name for name in systems if systems[name].objective.causal]
     result["differences"] = all_differences(result["systems"], [*tuned])
@@ -148,6 +159,22 @@ def compare(
         files.write(result["page"], page(result).encode())
         files.write(os.path.join(workdir, RESULT), files.to_json(result))
     return result
+
+
+@contextlib.contextmanager
+def errors_of(where: str) -> Iterator[None]:
+    """Puts `where`, such as the name of a system and a seed, before the line of an error of the
+    block. A shortage of memory becomes BadInput.
+    """
+    try:
+        yield
+    except XLNetError as error:
+        error.args = (f"{where}: {error}",)
+        raise
+    except Exception as error:
+        if line := shortage(error):
+            raise BadInput(f"{where}: {line}") from error
+        raise
 
 
 def load_systems(paths: str, corpus: str, overrides: Sequence[str]) -> Systems:
@@ -159,7 +186,8 @@ def load_systems(paths: str, corpus: str, overrides: Sequence[str]) -> Systems:
     later = [word for word in words if not word.startswith("--config.train.steps=")]
     systems = Systems()
     for name, path in by_name(paths, "--configs").items():
-        systems[name] = configs.load(path, later if systems else words)
+        with errors_of(name):
+            systems[name] = configs.load(path, later if systems else words)
     if len(systems) < 2:
         raise BadInput(
             f"--configs={paths} is one configuration; name two or more, separated by commas"
@@ -194,7 +222,8 @@ def load_tasks(paths: str | None) -> Systems:
     """
     tasks = Systems()
     for name, path in by_name(paths, "--finetune").items() if paths else ():
-        config = configs.load(path)
+        with errors_of(name):
+            config = configs.load(path)
         if config.pretrains or not config.finetune.dev:
             raise BadInput(
                 f"--finetune: {path} names no finetune.task, or no finetune.dev to score it by"
@@ -202,7 +231,8 @@ def load_tasks(paths: str | None) -> Systems:
         # A choice among several checkpoints would be made on the dev set.
         last = {"every": config.train.steps}
         tasks[name] = config.changed(evaluation=last, checkpoint=last)
-        configs.check(tasks[name])
+        with errors_of(name):
+            configs.check(tasks[name])
     return tasks
 
 
@@ -218,18 +248,20 @@ def training_cost(config: Config, unit: str) -> int:
 
 def equal_budgets(systems: Systems, unit: str) -> Systems:
     """Sets the steps, or the steps of each phase, so that all systems cost as much as the first, to
-    within half a step.
+    within half a dispatch, and have at least one: a short dispatch would be a second program to
+    compile. The first keeps its steps.
     """
-    budget = training_cost(next(iter(systems.values())), unit)
-    scaled = Systems()
-    for name, config in systems.items():
-        share = budget / training_cost(config, unit)
-        keys = {
-            f"phases[{number}].steps": phase["steps"] for number, phase in enumerate(config.phases)
-        }
-        keys = keys or {"train.steps": config.train.steps}
-        words = [f"--config.{key}={max(1, round(share * steps))}" for key, steps in keys.items()]
-        scaled[name] = configs.override(config, words)
+    (name, first), *others = systems.items()
+    budget, scaled = training_cost(first, unit), Systems({name: first})
+    for name, config in others:
+        share, words = budget / training_cost(config, unit), []
+        keys = [f"phases[{n}].steps" for n in range(len(config.phases))] or ["train.steps"]
+        counts = np.diff([0, *config.ends]).tolist()
+        for key, part, count in zip(keys, config.parts, counts, strict=True):
+            size = part.train.steps_per_dispatch
+            words.append(f"--config.{key}={size * max(1, round(share * count / size))}")
+        with errors_of(name):
+            scaled[name] = configs.override(config, words)
     return scaled
 
 
@@ -296,7 +328,8 @@ def train_and_score(
             "environment": where,
         }
     workdirs.check_tokenizer(folder, heldout)
-    config = workdirs.load_config(folder, step=content["steps"])
+    cache = f"--config.log.compilation_cache={config.log.compilation_cache}"
+    config = workdirs.load_config(folder, [cache], content["steps"])
     rows, scores = config.evaluation.batch_size or config.train.batch_size, content["measures"]
     with opened(Stored(folder, config, heldout.tokenizer), content["steps"]) as model:
         member, T = config.model.member, config.data.segment_len
@@ -311,9 +344,9 @@ def train_and_score(
     write_measures(folder, content)
 
 
-def fine_tune_run(config: Config, source: str, folder: str, seed: int) -> None:
-    """Fine-tunes the run in `source`, or resumes it, and writes `measures.json`. Raises BadInput if
-    the file is of another configuration.
+def fine_tune_run(config: Config, source: str, folder: str, seed: int, cache: Json) -> None:
+    """Fine-tunes the run in `source`, or resumes it, and writes `measures.json`. `cache` has
+    `log.compilation_cache`. Raises BadInput if the file is of another configuration.
     """
     asked = digest(configs.flat(config))
     if content := read_measures(folder):
@@ -325,7 +358,8 @@ def fine_tune_run(config: Config, source: str, folder: str, seed: int) -> None:
         return
     log.info("fine-tuning in %s: %s", folder, quantity(config.train.steps, "step"))
     seeds = {"init": seed, "data": seed, "dropout": seed}
-    found = fine_tune(config.changed(seeds=seeds, checkpoint={"init_from": source}), folder)
+    begun = config.changed(seeds=seeds, checkpoint={"init_from": source}, log=cache)
+    found = fine_tune(begun, folder)
     write_measures(
         folder, {"score": found["score"], "metric": found["metric"], "config_sha256": asked}
     )
@@ -394,42 +428,25 @@ def all_differences(systems: Json, tasks: Sequence[str]) -> list[Json]:
     over windows, and then the differences in every task.
     """
     found = []
-    for measure in MEASURES:
-        scores = {name: of_measure(runs, measure) for name, runs in systems.items()}
-        bits = {
-            name: {seed: score["bits_per_byte"] for seed, score in of_system.items()}
-            for name, of_system in scores.items()
-        }
-        for pair in differences(bits):
-            a, b = scores[pair.a], scores[pair.b]
-            d_SN = [
-                np.subtract(a[seed]["bits_per_byte_N"], b[seed]["bits_per_byte_N"])
-                for seed in a.keys() & b.keys()
-            ]
-            spread = float(np.mean(d_SN, axis=0).std(ddof=1))
+    for measure in [*MEASURES, *tasks]:
+        for pair in differences({name: scores_of(runs, measure) for name, runs in systems.items()}):
+            spread = None
+            if measure in MEASURES:
+                a, b = (of_measure(systems[name], measure) for name in (pair.a, pair.b))
+                d_SN = [
+                    np.subtract(a[seed]["bits_per_byte_N"], b[seed]["bits_per_byte_N"])
+                    for seed in a.keys() & b.keys()
+                ]
+                spread = float(np.mean(d_SN, axis=0).std(ddof=1))
             found.append(pair._asdict() | {"measure": measure, "spread": spread})
-    for task in tasks:
-        of_tasks = {name: of_task(runs, task) for name, runs in systems.items()}
-        found += [
-            pair._asdict() | {"measure": task, "spread": None} for pair in differences(of_tasks)
-        ]
     return found
 
 
 def show(result: Json) -> None:
     """Prints the mean scores of each system, and the differences with `named` set."""
     for name, runs in result["systems"].items():
-        scores = {
-            measure: (
-                "bits per byte",
-                [score["bits_per_byte"] for score in of_measure(runs, measure).values()],
-            )
-            for measure in MEASURES
-        }
-        for run in runs.values():
-            for task, score in run["tasks"].items():
-                scores[task] = score["metric"], [*of_task(runs, task).values()]
-        for measure, (unit, values) in scores.items():
+        for measure, unit in units(result["systems"]).items():
+            values = [*scores_of(runs, measure).values()]
             line = "not defined" if runs else "not run"
             if values:
                 line = f"{np.mean(values):.4f} {unit}, {quantity(len(values), 'seed')}"

@@ -249,11 +249,11 @@ def measure_speed(config: Config, mixture: Mixture) -> float:
         built = build_step(recipe, mesh)
         state = create_state(built)
         batch = meshes.place(loader.TrainDispatches(mixture, config, plan, rows, 0, 2)(0), mesh)
-        executable = compile_step(built, state, batch)
-        state, _ = jax.block_until_ready(executable(state, batch))
+        executable, seed = compile_step(built, state, batch), built.dropout_seed
+        state, _ = jax.block_until_ready(executable(state, batch, seed))
         began, steps = time.perf_counter(), 0
         while not steps or time.perf_counter() - began < _PROBE_SECONDS:
-            state, _ = jax.block_until_ready(executable(state, batch))
+            state, _ = jax.block_until_ready(executable(state, batch, seed))
             steps += 2
     return steps * recipe.flops_per_step / (time.perf_counter() - began)
 

@@ -40,6 +40,10 @@ EXPLAINED = {
         "runs."
     ),
 }
+OF_TASK = (
+    "After the last step, with the same settings for all systems. Each position sees the whole "
+    "text, also in a model that was trained left to right. High is good."
+)
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
 STYLE = """
 :root {color-scheme: light dark; --text: #222; --back: #fff; --line: #ddd; --faint: #6a6a6a}
@@ -65,30 +69,18 @@ mark {background: #4a90d955; color: inherit; border-radius: 3px; padding: 0 .15e
 def page(result: Json) -> str:
     """Returns the whole file, from the result of `compare`."""
     systems = result["systems"]
-    few = min(map(len, systems.values())) < FEWEST_SEEDS
     first = next((run for runs in systems.values() for run in runs.values()), None)
-    budget = "FLOPs" if result["equal"] == "flops" else "tokens"
-    claim = (
-        "A difference is named only where its interval, "
-        "corrected for the number of pairs, excludes 0."
-    )
-    claim += f" No difference is claimed for a system with fewer than {FEWEST_SEEDS} seeds." * few
-    windows = "windows of"
-    if (modelled := result.get("length_modelled")) is not None:
-        windows = "whole documents (the windows below) of at most"
-        claim += f" Length of a document modelled by: {text(', '.join(modelled)) or 'none'}."
     body = [
         f"<h1>Comparison of systems: {len(systems)}</h1>",
+        summary(result),
+        "<h2>Method</h2>",
         (
-            f"<p>Equal training {budget}. Held-out text: {windows} {result['length']} tokens, "
-            f"{result['windows']} in all, the same for all systems, each read without the text "
-            "before it. One estimator for all: the chain rule. A system that predicts from masks "
-            "is called once for each token, with all later positions of the order masked; another "
-            "system once for each window and order. Random orders for half of a window: "
-            f"{result['orders']}. <b>{claim}</b></p>"
+            "<p>Each window is read without the text before it. One estimator for all: the chain "
+            "rule. A system that predicts from masks is called once for each token, with all later "
+            "positions of the order masked; another system once for each window and order. Random "
+            f"orders for half of a window: {result['orders']}.</p>"
         ),
-        *(measure_section(result, measure) for measure in TITLES),
-        task_sections(result),
+        *(section(result, measure, unit) for measure, unit in units(systems).items()),
         "<h2>Cost</h2>",
         training_costs(systems),
         scoring_costs(systems),
@@ -122,6 +114,56 @@ def document(title: str, body: Iterable[str]) -> str:
     )
 
 
+def summary(result: Json) -> str:
+    """Returns what was compared, and for each measure and task the best system and the named
+    differences.
+    """
+    systems = result["systems"]
+    seeds = sorted({*map(len, systems.values())})
+    budget = "FLOPs" if result["equal"] == "flops" else "fresh tokens"
+    windows = "windows of"
+    claim = (
+        "A difference is named only where its interval, "
+        "corrected for the number of pairs, excludes 0."
+    )
+    if seeds[0] < FEWEST_SEEDS:
+        claim += f" No difference is claimed for a system with fewer than {FEWEST_SEEDS} seeds."
+    if (modelled := result.get("length_modelled")) is not None:
+        windows = "whole documents (the windows below) of at most"
+        claim += f" Length of a document modelled by: {text(', '.join(modelled)) or 'none'}."
+    lines = "".join(outcome(result, measure, unit) for measure, unit in units(systems).items())
+    return (
+        f"<p>Compared after equal training {budget}: {text(', '.join(systems))}. Seeds of each: "
+        f"{' or '.join(map(str, seeds))}. Held-out text, the same for all: {result['windows']} "
+        f"{windows} {result['length']} tokens, {result['bytes']:,} bytes in all. "
+        f"<b>{claim}</b></p><ul>{lines}</ul>"
+    )
+
+
+def outcome(result: Json, measure: str, unit: str) -> str:
+    """Returns the line of a measure or task in the summary; empty without scores."""
+    high_is_good = measure not in TITLES
+    means = {
+        name: np.mean([*scores.values()])
+        for name, runs in result["systems"].items()
+        if (scores := scores_of(runs, measure))
+    }
+    if not means:
+        return ""
+    best = (max if high_is_good else min)(means, key=lambda name: means[name])
+    said = [f"{best} is best, {means[best]:.4f} {unit}."]
+    for each in result["differences"]:
+        if each["measure"] == measure and each["named"]:
+            better, worse = each["a"], each["b"]
+            if (each["mean"] > 0) != high_is_good:
+                better, worse = worse, better
+            low, high = sorted((abs(each["low"]), abs(each["high"])))
+            mean = abs(each["mean"])
+            said.append(f"{better} is better than {worse} by {mean:.4f} [{low:.4f}, {high:.4f}].")
+    said += ["No other difference is named." if len(said) > 1 else "No difference is named."]
+    return f"<li><b>{text(title(measure))}:</b> {text(' '.join(said))}</li>"
+
+
 def text(value: Any) -> str:
     """Escapes a value for HTML."""
     return html.escape(str(value))
@@ -150,63 +192,58 @@ def of_measure(runs: Json, measure: str) -> Json:
     return {seed: score for seed, run in runs.items() if (score := run["measures"][measure])}
 
 
-def of_task(runs: Json, task: str) -> dict[str, float]:
-    """Scores of a system's runs that were fine-tuned on this task, by seed."""
-    return {seed: run["tasks"][task]["score"] for seed, run in runs.items() if task in run["tasks"]}
-
-
-def measure_section(result: Json, measure: str) -> str:
-    """Returns the section of a measure: its scores, and the differences with a plot."""
-    scores = {name: of_measure(runs, measure).values() for name, runs in result["systems"].items()}
-    values = {name: [score["bits_per_byte"] for score in found] for name, found in scores.items()}
-    of_windows = {
-        name: standard_deviation(np.mean([score["bits_per_byte_N"] for score in found], axis=0))
-        if found
-        else ""
-        for name, found in scores.items()
+def scores_of(runs: Json, measure: str) -> dict[str, float]:
+    """Scores of a system's runs by seed: bits per byte in a measure, or the score on a task."""
+    if measure in TITLES:
+        return {seed: score["bits_per_byte"] for seed, score in of_measure(runs, measure).items()}
+    return {
+        seed: run["tasks"][measure]["score"]
+        for seed, run in runs.items()
+        if measure in run["tasks"]
     }
-    return f"<h2>{TITLES[measure]}</h2><p>{EXPLAINED[measure]} Low is good.</p>" + score_tables(
-        result, measure, "bits per byte", values, of_windows
-    )
 
 
-def task_sections(result: Json) -> str:
-    """Returns a section for each task that the runs were fine-tuned on."""
-    systems = result["systems"]
-    metrics = {
+def units(systems: Json) -> dict[str, str]:
+    """The units of all measures, and the metrics of the tasks that runs were fine-tuned on."""
+    return dict.fromkeys(TITLES, "bits per byte") | {
         task: score["metric"]
         for runs in systems.values()
         for run in runs.values()
         for task, score in run["tasks"].items()
     }
-    return "".join(
-        f"<h2>Fine-tuned: {text(task)}</h2><p>After the last step, with the same settings for all "
-        "systems. Each position sees the whole text, also in a model that was trained left to "
-        "right. High is good.</p>"
-        + score_tables(
-            result,
-            task,
-            metric,
-            {name: [*of_task(runs, task).values()] for name, runs in systems.items()},
-            {},
-        )
-        for task, metric in metrics.items()
+
+
+def title(measure: str) -> str:
+    """The title of a measure or task."""
+    return TITLES.get(measure, f"Fine-tuned: {measure}")
+
+
+def section(result: Json, measure: str, unit: str) -> str:
+    """Returns the section of a measure or task: its scores, and the differences with a plot."""
+    explained, of_windows = OF_TASK, {}
+    if measure in TITLES:
+        explained = f"{EXPLAINED[measure]} Low is good."
+        of_windows = {
+            name: standard_deviation(
+                np.mean([score["bits_per_byte_N"] for score in scores.values()], axis=0)
+            )
+            if (scores := of_measure(runs, measure))
+            else ""
+            for name, runs in result["systems"].items()
+        }
+    return f"<h2>{text(title(measure))}</h2><p>{explained}</p>" + score_tables(
+        result, measure, unit, of_windows
     )
 
 
-def score_tables(
-    result: Json,
-    measure: str,
-    unit: str,
-    values: dict[str, list[float]],
-    of_windows: dict[str, str],
-) -> str:
+def score_tables(result: Json, measure: str, unit: str, of_windows: dict[str, str]) -> str:
     """Returns the scores of each system, and the differences with a plot. `of_windows`: standard
     deviations over windows; {} for a task, which has no windows.
     """
     rows = []
-    for name, found in values.items():
-        without = "not defined" if of_windows and result["systems"][name] else "not run"
+    for name, runs in result["systems"].items():
+        found = [*scores_of(runs, measure).values()]
+        without = "not defined" if of_windows and runs else "not run"
         mean = f"{np.mean(found):.4f}" if found else without
         of_system = [of_windows[name]] if of_windows else []
         rows.append((name, mean, standard_deviation(found), *of_system, len(found)))
@@ -229,7 +266,7 @@ def score_tables(
     return (
         scores
         + table(f"Differences in {unit}, 95 % with Holm's correction", columns, lines)
-        + interval_plot(pairs)
+        + interval_plot(pairs, unit)
     )
 
 
@@ -279,8 +316,8 @@ def svg(width: int, height: int, parts: Iterable[str], label: str) -> str:
     )
 
 
-def interval_plot(pairs: Sequence[Json]) -> str:
-    """Plots the intervals, with a line at 0; the interval of a named difference is dark."""
+def interval_plot(pairs: Sequence[Json], unit: str) -> str:
+    """Plots the intervals over a numbered axis; the interval of a named difference is dark."""
     known = [each for each in pairs if each["low"] is not None]
     if not known:
         return ""
@@ -288,11 +325,14 @@ def interval_plot(pairs: Sequence[Json]) -> str:
     x, bottom = scale(ends, 260, 700), 24 * len(known) + 10
     parts = [
         (
-            f'<line x1="{x(0):.1f}" x2="{x(0):.1f}" y1="0" y2="{bottom}" '
-            'stroke="#999" stroke-dasharray="3"/>'
-        ),
-        f'<text x="{x(0):.1f}" y="{bottom + 14}" text-anchor="middle">0</text>',
+            f'<path d="M{x(value):.1f} 0V{bottom}" stroke="currentColor" '
+            f'stroke-opacity="{0.12 if value else 0.6}"/>'
+            f'<text x="{x(value):.1f}" y="{bottom + 14}" text-anchor="middle">'
+            f"{format_number(value)}</text>"
+        )
+        for value in ticks(min(ends), max(ends))
     ]
+    parts.append(f'<text x="480" y="{bottom + 32}" text-anchor="middle">a - b, {text(unit)}</text>')
     for number, each in enumerate(known):
         y, opacity = 24 * number + 16, 1 if each["named"] else 0.35
         parts.append(
@@ -302,7 +342,7 @@ def interval_plot(pairs: Sequence[Json]) -> str:
             f'<circle cx="{x(each["mean"]):.1f}" cy="{y}" r="4" fill="currentColor" '
             f'fill-opacity="{opacity}"/>'
         )
-    return svg(720, bottom + 20, parts, "differences with their intervals")
+    return svg(720, bottom + 38, parts, "differences with their intervals")
 
 
 def curves(systems: Json) -> str:

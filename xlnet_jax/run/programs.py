@@ -101,9 +101,9 @@ def refusals(text: str) -> Iterator[None]:
         raise BadInput(f"train.compiler_options={text}: {summary(error)}; leave it out") from error
 
 
-def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
-    """Sets JAX's persistent compilation cache to the configured folder, on disk or in a bucket, or
-    to the default.
+def cache_folder(config: Config, workdir: str | None = None) -> str:
+    """Returns the folder of compiled programs, on disk or in a bucket: the configured folder or the
+    default; `none` = no cache.
 
     Cached programs are machine code, which runs unchecked. So a default folder that another user
     may have written to is not used. A bucket is not checked: its writers can also change
@@ -115,7 +115,12 @@ def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
         home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "xlnet_jax"
     )
     defaults = [os.path.join(workdir, "compilation_cache")] if workdir else []
-    folder = config.log.compilation_cache or next(filter(_own, [*defaults, of_user]), "none")
+    return config.log.compilation_cache or next(filter(_own, [*defaults, of_user]), "none")
+
+
+def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
+    """Sets JAX's persistent compilation cache to `cache_folder`."""
+    folder = cache_folder(config, workdir)
     try:
         if folder != "none":
             files.check_writable(folder, "log.compilation_cache")

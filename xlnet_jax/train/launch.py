@@ -169,7 +169,8 @@ def dry_run(job: Job, processes: Session) -> Json:
         plan = plan_until(job.data, config, 0)
         batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, config.ends[0])(0)
         _, metrics = [
-            jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for each in phases
+            jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch, each.dropout_seed)
+            for each in phases
         ][0]
         with Checkpoints(job.workdir, config.checkpoint) as checkpoints:
             found, _ = _checkpoint_of_start(job, phases, checkpoints, processes, arrays=False)
@@ -386,7 +387,8 @@ def _rebuild(
 
     def after(memory: Any, params: Any, step: jax.Array, batches: Any) -> Any:
         with meshes.RULES.applied():
-            return next_memory(recipe, params, memory, step, jax.tree.map(lambda x: x[0], batches))
+            batch = jax.tree.map(lambda x: x[0], batches)
+            return next_memory(recipe, built.dropout_seed, params, memory, step, batch)
 
     rows = meshes.rows_here(built.rows, mesh)
     dispatches = loader.TrainDispatches(data, recipe.config, plan, rows, steps.start, steps.stop)

@@ -63,7 +63,7 @@ def compile_step(built: BuiltStep, state: State, batch: Any) -> Any:
     jax.monitoring.register_event_listener(listen)
     began = time.perf_counter()
     with refusals(built.recipe.config.train.compiler_options):
-        executable = built.jitted.lower(state, batch).compile()
+        executable = built.jitted.lower(state, batch, built.dropout_seed).compile()
     jax.monitoring.unregister_event_listener(listen)
     spent = time.perf_counter() - began
     steps = jax.tree.leaves(batch)[0].shape[0]
@@ -162,6 +162,7 @@ class Run:
         Returns the state, its step, and whether the evaluations so far end the run.
         """
         config, goodput = self.built.recipe.config, self.goodput
+        seed = self.built.dropout_seed
         rows = meshes.rows_here(self.built.rows, self.built.mesh)
         dispatches = loader.TrainDispatches(self.job.data, config, self.plan, rows, start, stop)
         batches, stream = own_batches.source(self.job.batches, dispatches, self.built)
@@ -196,7 +197,7 @@ class Run:
                     profiled(config, self.job.workdir, steps) as capturing,
                     goodput.measure(DEVICE),
                 ):
-                    state, metrics = meshes.settled(self.executables[shape](state, batch))
+                    state, metrics = meshes.settled(self.executables[shape](state, batch, seed))
                     if capturing:
                         # The profile must contain the work of the device, not only its dispatch.
                         jax.block_until_ready(metrics)

@@ -63,18 +63,19 @@ class Recipe:
         """
         return schedule(self.config.optimizer, self.config.train.steps)
 
-    def own_params(self) -> Any:
-        """Fresh parameters of this model in their boxes."""
-        return self.model.init(jax.random.key(self.config.seeds.init), self.example_batch(1))
+    def own_params(self, seed: Any = None) -> Any:
+        """Fresh parameters of this model in their boxes; see `init_params`."""
+        seed = self.config.seeds.init if seed is None else seed
+        return self.model.init(jax.random.key(seed), self.example_batch(1))
 
-    def init_params(self) -> Any:
+    def init_params(self, seed: Any = None) -> Any:
         """Returns fresh parameters of all phases in their boxes (`layers.Declared`). They do not
         depend on the batch or the mesh. Parameters that several phases share get the initial values
-        of this phase.
+        of this phase. The seed is `seeds.init`, or the argument of a program for all seeds.
         """
         flat = {}
         for each in (*self.others, self):
-            flat |= traverse_util.flatten_dict(each.own_params(), keep_empty_nodes=True)
+            flat |= traverse_util.flatten_dict(each.own_params(seed), keep_empty_nodes=True)
         return traverse_util.unflatten_dict(flat)
 
     @functools.cached_property

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -33,8 +34,8 @@ class BuiltStep(NamedTuple):
     recipe: Recipe
     mesh: Mesh
     jitted: Any
-    """(State, batch [K, B, ...]) -> (State, metrics with a leading axis K); the State is
-    donated.
+    """(State, batch [K, B, ...], `dropout_seed`) -> (State, metrics with a leading axis K); the
+    State is donated.
     """
     abstract_state: State
     """Shapes, dtypes and shardings of the State."""
@@ -47,13 +48,20 @@ class BuiltStep(NamedTuple):
     `train.elastic` adds.
     """
 
+    @property
+    def dropout_seed(self) -> np.uint32:
+        """The seed of all dropout masks: an argument, so that one program serves all seeds."""
+        return np.uint32(self.recipe.config.seeds.dropout)
 
-def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[str, jax.Array]]:
+
+def train_step(
+    recipe: Recipe, dropout_seed: Any, state: State, batch: Any
+) -> tuple[State, dict[str, jax.Array]]:
     """Runs forward pass, backward pass and update on a segment of the global batch. Metrics are
     scalars, except `rows_B`.
     """
     config = recipe.config
-    memory, dropout_key = _inputs(config, state.memory, state.step)
+    memory, dropout_key = _inputs(config, dropout_seed, state.memory, state.step)
     (loss, aux), grads = gradients.of_step(recipe, state.params, batch, memory, dropout_key)
     grad_norm = optax.tree.norm(grads)
     updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
@@ -101,9 +109,11 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
     return new_state, metrics
 
 
-def next_memory(recipe: Recipe, params: Any, memory: Any, step: jax.Array, batch: Any) -> Any:
+def next_memory(
+    recipe: Recipe, dropout_seed: Any, params: Any, memory: Any, step: jax.Array, batch: Any
+) -> Any:
     """Returns the memory after a step; does not update the parameters."""
-    memory, dropout_key = _inputs(recipe.config, memory, step)
+    memory, dropout_key = _inputs(recipe.config, dropout_seed, memory, step)
     return recipe.model.row_losses(params, batch, memory, dropout_key).memory
 
 
@@ -133,10 +143,12 @@ def _running_moments(config: Config, state: State, loss: jax.Array) -> tuple[jax
     return state.loss_mean + share * off, (1 - share) * (state.loss_variance + share * off * off)
 
 
-def _inputs(config: Config, memory: Any, step: jax.Array) -> tuple[Any, jax.Array]:
+def _inputs(
+    config: Config, dropout_seed: Any, memory: Any, step: jax.Array
+) -> tuple[Any, jax.Array]:
     """The memory that a step reads, and the dropout key of the step."""
     memory = hooks.before_step(config.compat, memory, step)
-    return memory, jax.random.fold_in(jax.random.key(config.seeds.dropout), step)
+    return memory, jax.random.fold_in(jax.random.key(dropout_seed), step)
 
 
 def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
@@ -157,13 +169,13 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     batch_sharding = meshes.batch_sharding(mesh, leading=1)
     everywhere = NamedSharding(mesh, PartitionSpec())
 
-    def steps(state: State, batches: Any) -> tuple[State, dict[str, jax.Array]]:
+    def steps(state: State, batches: Any, seed: Any) -> tuple[State, dict[str, jax.Array]]:
         with meshes.RULES.applied():
-            return jax.lax.scan(functools.partial(train_step, recipe), state, batches)
+            return jax.lax.scan(functools.partial(train_step, recipe, seed), state, batches)
 
     jitted = jax.jit(
         steps,
-        in_shardings=(state_shardings, batch_sharding),
+        in_shardings=(state_shardings, batch_sharding, everywhere),
         # Every host reads all metrics.
         out_shardings=(state_shardings, everywhere),
         donate_argnums=0,
@@ -196,7 +208,7 @@ def create_state(built: BuiltStep) -> State:
     recipe = built.recipe
     out_shardings = jax.tree.map(lambda x: x.sharding, built.logical)
     drawn = jax.jit(
-        lambda: nn.meta.unbox(states.init_state(recipe, recipe.init_params(), built.rows)),
+        lambda seed: nn.meta.unbox(states.init_state(recipe, recipe.init_params(seed), built.rows)),
         out_shardings=out_shardings,
-    )()
+    )(np.uint32(recipe.config.seeds.init))
     return meshes.like(meshes.settled(drawn), built.abstract_state)
