@@ -14,8 +14,12 @@ import jax
 import pytest
 import shared
 from absl import flags
+from jax.sharding import Mesh
 
 from xlnet_jax import messages
+from xlnet_jax.train import phases
+from xlnet_jax.train.recipe import Recipe
+from xlnet_jax.train.step import BuiltStep
 
 
 def use_compilation_cache(config: pytest.Config) -> None:
@@ -25,6 +29,27 @@ def use_compilation_cache(config: pytest.Config) -> None:
     the next run share it; `pytest --cache-clear` and `make clean` empty it.
     """
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("xla")))
+
+
+def build_once() -> None:
+    """A run that starts again in this process finds its step as it was built and traced: most of
+    the time of such a start. Processes that tests start trace anew. Keeps four steps.
+    """
+    build, kept = phases.build_step, {}
+
+    def built(recipe: Recipe, mesh: Mesh) -> BuiltStep:
+        def described(each: Recipe) -> str:
+            form = jax.tree.map(lambda x: (x.shape, x.dtype), each.example_batch(1))
+            return repr((each.config, each.model, form))
+
+        key = (*map(described, (recipe, *recipe.others)), mesh, jax.config.jax_enable_x64)
+        if key not in kept:
+            kept[key] = build(recipe, mesh)
+            if len(kept) > 4:
+                del kept[next(iter(kept))]
+        return kept[key]
+
+    phases.build_step = built
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,6 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Grain reads absl flags, which nobody parses here.
     flags.FLAGS.mark_as_parsed()
     documented.check_every_line()
+    build_once()
 
 
 def pytest_collection_finish() -> None:

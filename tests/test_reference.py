@@ -1,21 +1,20 @@
 """The reference is complete: commands, options, exit codes, metrics and files, each with its line.
 
-Keys are held by tests/test_config.py, public names by tests/test_site.py.
+Keys are held by tests/test_config.py, public names by tests/test_site.py, files of a run by
+tests/train/test_loop.py.
 """
 
-import pathlib
 import re
 import runpy
 import shlex
 
-import documented
 import pytest
 import tiny
 
 from xlnet_jax import cli, errors
 from xlnet_jax import config as configs
 from xlnet_jax.command_list import COMMANDS, TOPICS
-from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
+from xlnet_jax.run.metrics import MetricsWriter
 
 DOCS = tiny.ROOT / "docs"
 
@@ -83,14 +82,3 @@ def test_a_run_cannot_write_a_name_without_its_line(tmp_path):
     ):
         with pytest.raises(AssertionError, match=f"docs/metrics.md, {file}.jsonl, lacks"):
             writer.write(file, {"step": 1, **values})
-
-
-def test_every_file_of_a_run_has_its_line(undisturbed):
-    files = [
-        path.name + "/" * path.is_dir() for path in pathlib.Path(undisturbed.workdir).iterdir()
-    ]
-    known = documented.names("Work directory")
-    assert len(files) > 6 and [file for file in files if not re.fullmatch(known, file)] == []
-    for line in read_jsonl(f"{undisturbed.workdir}/runs.jsonl"):
-        keys = [key for key in line if not re.fullmatch(documented.names("runs.jsonl"), key)]
-        assert not keys

@@ -13,7 +13,7 @@ import pytest
 import tiny
 import tiny_tpu
 
-from xlnet_jax.aot import compile
+from xlnet_jax.aot import compile, hlo
 from xlnet_jax.aot import report as compiling
 from xlnet_jax.aot.topology import describe
 from xlnet_jax.cli import main
@@ -376,6 +376,39 @@ def test_a_family_compiles_where_heads_are_split():
     config = CONFIG.changed(**sections, mesh={"data": 1, "fsdp": 2, "tensor": 2})
     trial = compile.attempt(make_recipe(config), describe("v5e:2x2"))
     assert trial.fits
+
+
+def test_a_gated_layer_is_computed_once_in_each_pass():
+    """GELU has an exponential, and so has its gradient. Without the barriers of `layers.gated` the
+    program has six of them in place of two, inside the products.
+    """
+    words = [
+        "model.layers=1",
+        "model.d_model=256",
+        "model.d_ff=1024",
+        "model.heads=2",
+        "model.vocab_size=512",
+        "model.memory_len=0",
+        "model.attention=xla",
+        "data.segment_len=128",
+        "data.reuse_len=64",
+        "data.num_predict=16",
+        "train.batch_size=64",
+        "train.steps_per_dispatch=1",
+    ]
+    config = load(
+        str(tiny.ROOT / "configs" / "modern" / "base_plm.py"), [f"--config.{x}" for x in words]
+    )
+    trial = compile.attempt(make_recipe(config), describe("v5e:2x2"))
+    program = hlo.Program(trial.executable.as_text())
+    exponentials = [
+        one.type
+        for name, runs in program.runs.items()
+        for one in program.computations[name].values()
+        for _ in range(runs * (one.opcode == "exponential"))
+    ]
+    # 16 rows of a device, the 128 tokens and the 16 targets.
+    assert sum("[16,144,1024]" in kind for kind in exponentials) == 2
 
 
 @pytest.mark.prove

@@ -72,7 +72,7 @@ def result(workdir):
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_of_a_save_it_ends_as_on_disk(bucket, tmp_path, pytestconfig):
+def test_killed_in_the_middle_of_a_save_it_ends_as_on_disk(bucket, tmp_path, pytestconfig, capsys):
     disk, cache = str(tmp_path / "run"), pytestconfig.cache.mkdir("xla_one_device")
     finish(start(*train_words(disk, f"--config.log.compilation_cache={cache}")))
     # The step that was compiled for the one serves the other.
@@ -101,17 +101,17 @@ def test_killed_in_the_middle_of_a_save_it_ends_as_on_disk(bucket, tmp_path, pyt
     assert steps_of("runs.jsonl") == [0, 4]
     assert "bucket/run/lock.json" not in bucket.objects
     cache = f"--config.log.compilation_cache={RUN}/compilation_cache"
-    scored = [
-        finish(start("evaluate", f"--workdir={place}", "--blocks=2", cache))[0]
-        for place in (RUN, disk)
-    ]
+    scored = []
+    for place in (RUN, disk):
+        assert command("evaluate", f"--workdir={place}", "--blocks=2", "--json", cache) == 0
+        scored.append(capsys.readouterr().out)
     assert scored[0] == scored[1] and json.loads(scored[0])["step"] == STEPS
     assert any("compilation_cache/jit_run" in key for key in bucket.objects), (
         "who names it may write there"
     )
     exported = [str(tmp_path / name) for name in ("of_bucket", "of_disk")]
-    finish(start("export", f"--workdir={RUN}", f"--output={exported[0]}"))
-    assert command("export", f"--workdir={disk}", f"--output={exported[1]}") == 0
+    for place, output in zip((RUN, disk), exported, strict=True):
+        assert command("export", f"--workdir={place}", f"--output={output}") == 0
     assert data_fixtures.contents(exported[0]) == data_fixtures.contents(exported[1])
 
 

@@ -10,6 +10,7 @@ import shutil
 import sys
 
 import data_fixtures
+import documented
 import jax
 import numpy as np
 import pytest
@@ -76,6 +77,16 @@ def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
         assert json.load(file)["config"]["train.batch_size"] == settings.train.batch_size
     assert any("events" in name for name in os.listdir(os.path.join(workdir, "tensorboard")))
     assert sorted(os.listdir(os.path.join(workdir, "checkpoints"))) == ["4", "8"]
+
+
+def test_every_file_of_a_run_has_its_line_in_the_documentation(finished):
+    workdir, *_ = finished
+    files = [name + "/" * os.path.isdir(f"{workdir}/{name}") for name in os.listdir(workdir)]
+    known = documented.names("Work directory")
+    assert len(files) > 6 and [file for file in files if not re.fullmatch(known, file)] == []
+    for line in read_jsonl(f"{workdir}/runs.jsonl"):
+        keys = [key for key in line if not re.fullmatch(documented.names("runs.jsonl"), key)]
+        assert not keys
 
 
 def held_out(pytestconfig, **changes):
