@@ -3055,8 +3055,8 @@ MUTANTS = (
     Mutant(
         "memory_rebuilt_with_another_dropout",
         STEP,
-        "_inputs(recipe.config, memory, step)",
-        "_inputs(recipe.config, memory, step + 1)",
+        "_inputs(recipe.config, dropout_seed, memory, step)",
+        "_inputs(recipe.config, dropout_seed, memory, step + 1)",
         one(
             "train/resume",
             "test_a_rebuilt_memory_is_the_one_that_constant_parameters_would_have_carried",
