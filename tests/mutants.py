@@ -2907,7 +2907,7 @@ MUTANTS = (
     Mutant(
         "fine_tuning_starts_from_scratch",
         "xlnet_jax/commands/compare.py",
-        'checkpoint={"init_from": source}',
+        'checkpoint={"init_from": source}, ',
         "",
         one("commands/compare", "test_every_run_is_fine_tuned_once_and_the_page_has_the_task"),
     ),
