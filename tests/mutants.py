@@ -2921,7 +2921,7 @@ MUTANTS = (
     Mutant(
         "fine_tuning_starts_from_scratch",
         "xlnet_jax/commands/compare.py",
-        'checkpoint={"init_from": source}',
+        'checkpoint={"init_from": source}, ',
         "",
         one("commands/compare", "test_every_run_is_fine_tuned_once_and_the_page_has_the_task"),
     ),
@@ -2965,6 +2965,34 @@ MUTANTS = (
             "commands/evaluate",
             "test_whole_documents_are_evenly_spaced_over_those_that_fit",
         ),
+    ),
+    Mutant(
+        "a_seed_is_a_constant_of_the_program",
+        STEP,
+        "functools.partial(train_step, recipe, seed)",
+        "functools.partial(train_step, recipe, recipe.config.seeds.dropout)",
+        one("train/step", "test_one_program_serves_all_seeds"),
+    ),
+    Mutant(
+        "a_short_dispatch_is_compiled",
+        "xlnet_jax/commands/compare.py",
+        "{size * max(1, round(share * count / size))}",
+        "{max(1, round(share * count))}",
+        one("commands/compare", "test_all_spend_what_the_first_does"),
+    ),
+    Mutant(
+        "an_error_names_no_seed",
+        "xlnet_jax/commands/compare.py",
+        'errors_of(f"{name}, seed {seed}")',
+        "errors_of(name)",
+        one("commands/compare", "test_an_error_names_the_system_and_the_seed"),
+    ),
+    Mutant(
+        "the_worse_is_called_better",
+        "xlnet_jax/comparison/page.py",
+        '(each["mean"] > 0) != high_is_good',
+        '(each["mean"] > 0) == high_is_good',
+        one("commands/compare", "test_one_run_alone_and_more_seeds_later"),
     ),
     Mutant(
         "steps_are_asked_of_none",

@@ -17,6 +17,7 @@ from xlnet_jax.cli import main
 from xlnet_jax.commands import compare as command
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.corpus.corpus import Corpus
+from xlnet_jax.errors import Diverged
 from xlnet_jax.infer.estimators import known_places
 from xlnet_jax.model.flops import step_flops
 from xlnet_jax.run import workdir as workdirs
@@ -162,6 +163,10 @@ def test_a_killed_comparison_goes_on_and_its_page_loads_nothing(words, scored, t
     page = page_of(result["page"])
     assert "fewer than 5 seeds" in page and "not defined" in page and "&lt;cpu&gt;" in page
     assert page.count("<svg") == 2 and page.count("<polyline") == 4
+    assert f"3 windows of 16 tokens, {bytes_NT.sum()} bytes in all" in page
+    assert "equal training fresh tokens: causal, diffusion. Seeds of each: 2." in page
+    assert "diffusion is best, " in page and "No difference is named." in page
+    assert "a - b, bits per byte</text>" in page
 
 
 def test_every_run_is_fine_tuned_once_and_the_page_has_the_task(
@@ -255,7 +260,9 @@ def test_one_run_alone_and_more_seeds_later(words, scored, tmp_path, capsys):
     result = asked(capsys, [word.replace("--seeds=2", "--seeds=6") for word in words])
     (left,) = result["differences"]
     assert len(scored) == 2 + 11 and left["seeds"] == 6 and left["named"]
-    assert "is named only where" in pathlib.Path(result["page"]).read_text()
+    page = pathlib.Path(result["page"]).read_text()
+    assert "is named only where" in page
+    assert f"diffusion is better than causal by {left['mean']:.4f} [" in page
 
 
 def test_what_does_not_compare_is_refused_in_one_line(words, scored, tmp_path, capsys):
@@ -271,6 +278,7 @@ def test_what_does_not_compare_is_refused_in_one_line(words, scored, tmp_path, c
         (causal, "is one configuration; name two"),
         (f"{causal},{tmp_path}/causal.py", "two files with the name causal"),
         (f"{causal},", "has an empty name; separate files by single commas"),
+        ("--config.train.batch_size=0", "causal: train.batch_size=0"),
         ("--only=causal:7", "is no NAME:SEED of causal, diffusion with seeds 0 to 1"),
     ]:
         assert what in asked(capsys, [*words, changed], 2)
@@ -282,6 +290,19 @@ def test_what_does_not_compare_is_refused_in_one_line(words, scored, tmp_path, c
     ]:
         error = asked(capsys, [*words, changed], 2)
         assert "is of another comparison" in error and what in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [(Diverged("no finite loss"), 3, "no finite loss"), (MemoryError(), 2, "out of memory;")],
+)
+def test_an_error_names_the_system_and_the_seed(words, monkeypatch, capsys, error, code, line):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(command, "train_and_score", fail)
+    found = asked(capsys, [*words, "--only=diffusion:1"], code)
+    assert f"compare: diffusion, seed 1: {line}" in found
 
 
 def test_the_steps_that_are_asked_for_are_of_the_first(words, tmp_path):
@@ -326,6 +347,8 @@ def test_two_systems_are_trained_scored_and_fine_tuned(words, task, tmp_path, mo
         read_jsonl(f"{tmp_path}/compared/{name}/word/1/metrics.jsonl")[-1]["loss"] for name in tuned
     }
     assert len(losses) == 2, "both began with the same parameters"
+    programs = (tmp_path / "compared/compilation_cache").glob("jit_steps-*-cache")
+    assert len([*programs]) == 3, "two systems and a task, each with two seeds"
     without_bound(tmp_path / "compared/diffusion/0/measures.json")
     monkeypatch.setattr(command, "train", None)  # it is not called again
     first = result["systems"]["diffusion"]["0"]["measures"]["bound"]

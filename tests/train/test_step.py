@@ -222,3 +222,21 @@ def test_every_metric_is_what_its_line_in_the_documentation_says():
             tokens = (5000, 3000)[index]
             host[f"epoch/{name}"] = at * B / 4 * tokens / 8000 / (tokens // 64)
         assert line == pytest.approx(expected | host, rel=1e-5)
+
+
+def test_one_program_serves_all_seeds():
+    """Of dropout, which the step draws; and the numbers that a seed draws are still its own."""
+    texts, words = set(), []
+    for seed in (1, 2**32 - 1):
+        config = tiny.config(model={"dropout": 0.1}, seeds={"init": seed, "dropout": seed})
+        grid = meshes.make_mesh(config.mesh, jax.devices()[:1])
+        recipe = make_recipe(config)
+        with jax.set_mesh(grid):
+            step = build_step(recipe, grid)
+            arguments = step.abstract_state, step.abstract_batch, step.dropout_seed
+            texts.add(step.jitted.lower(*arguments).as_text())
+            drawn = jax.device_get(create_state(step).params)["word_embedding"]
+        own = jax.jit(lambda made=recipe: nn.meta.unbox(made.init_params())["word_embedding"])()
+        assert np.array_equal(drawn, own)
+        words.append(drawn)
+    assert len(texts) == 1 and not np.array_equal(*words)

@@ -3,8 +3,8 @@
     xlnet-jax finetune --config=configs/compare/tasks/r8.py --config.checkpoint.init_from=RUN \
       --workdir=TO
 
-One of three tasks, see `rotten_tomatoes.py`; docs/comparison.md has the command. Nothing here is
-published.
+The second of two tasks, see `rotten_tomatoes.py`; docs/comparison.md has the command. Nothing here
+is published.
 """
 
 from xlnet_jax import config as base

@@ -5,7 +5,7 @@
     xlnet-jax finetune --config=configs/compare/tasks/rotten_tomatoes.py \
       --config.checkpoint.init_from=RUN --workdir=TO
 
-Hardware: two CPU cores, no accelerator. The first of three tasks; docs/comparison.md has the
+Hardware: two CPU cores, no accelerator. The first of two tasks; docs/comparison.md has the
 command of all. Nothing here is published.
 """
 
