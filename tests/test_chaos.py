@@ -151,7 +151,7 @@ def fingerprint(workdir):
 @pytest.mark.parametrize(
     ("runs", "processes", "memory"),
     [
-        pytest.param(3, 1, "all", marks=pytest.mark.slow),
+        pytest.param(2, 1, "all", marks=pytest.mark.slow),
         *(
             pytest.param(*each, marks=pytest.mark.prove)
             for each in ((30, 1, "all"), (10, 2, "all"), (10, 1, "rebuild"))

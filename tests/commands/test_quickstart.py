@@ -58,6 +58,7 @@ def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(
         f"--workdir={tmp_path}",
         "--json",
         "--config.train.steps=100",
+        "--config.train.batch_size=8",
         "--config.checkpoint.every=50",
         "--config.optimizer.warmup_steps=20",
         "--config.evaluation.blocks=60",
