@@ -3,16 +3,14 @@
     xlnet-jax train --config=configs/compare/memory/plm_memory.py --config.data.corpus=CORPUS \
       --workdir=RUN
 
-The first of four configurations of permutation language modelling in this folder; docs/comparison.md
-has the commands. Nothing here is published.
+The first of three configurations of permutation language modelling in this folder;
+docs/comparison.md has the commands. Nothing here is published.
 """
 
 from xlnet_jax import config as base
 
 
 def get_config():
-    config = base.start_from(__file__, "../blocks/xlnet_plm.py")
+    config = base.start_from(__file__, "plm.py")
     config.model.memory_len = 32
-    config.train.steps = 1010
-    config.checkpoint.every = 2000
     return config
