@@ -165,7 +165,7 @@ def test_a_killed_comparison_goes_on_and_its_page_loads_nothing(words, scored, t
     assert page.count("<svg") == 2 and page.count("<polyline") == 4
     assert f"3 windows of 16 tokens, {bytes_NT.sum()} bytes in all" in page
     assert "equal training fresh tokens: causal, diffusion. Seeds of each: 2." in page
-    assert "diffusion is best, " in page and "No difference is named." in page
+    assert "The best mean is that of diffusion: " in page and "No difference is named." in page
     assert "a - b, bits per byte</text>" in page
 
 
@@ -206,6 +206,10 @@ def test_every_run_is_fine_tuned_once_and_the_page_has_the_task(
     assert "Fine-tuned: word" in page and "0.8000" in page and "Differences in accuracy" in page
     assert main([word for word in [*words, task] if word != "--json"]) == 0
     assert re.search(r"causal +word +0\.8000 accuracy, 2 seeds", capsys.readouterr().out)
+    for run in result["systems"]["diffusion"].values():
+        run["tasks"] = {}
+    command.show(result)
+    assert re.search(r"diffusion +word +not run", capsys.readouterr().out)
 
     path = tmp_path / "word.py"
     path.write_text(path.read_text().replace("segment_len = 16", "segment_len = 32"))

@@ -275,8 +275,13 @@ import_("s3://bucket/model", {str(tmp_path / "work")!r}, overrides={REST})
         assert done.returncode == -signal.SIGKILL and os.listdir(tmp_path / "work/checkpoints")
         with pytest.raises(BadInput, match="no config.json"):
             workdirs.load_config(str(tmp_path / "work"))
+        # As if that import had had another source, and had been killed a little later.
+        (tmp_path / "work/tokenizer").mkdir()
+        (tmp_path / "work/tokenizer/spiece.model").write_bytes(b"of another source")
         import_("s3://bucket/model", str(tmp_path / "work"), overrides=REST)
         assert_equal(imported_params(tmp_path / "work"), params)
+        found = workdirs.tokenizer(str(tmp_path / "work"))
+        assert found.content == data_fixtures.tokenizer().content
         # Not a killed import: a run whose configuration is lost.
         os.rename(tmp_path / "work/checkpoints/0", tmp_path / "work/checkpoints/8")
         os.remove(tmp_path / "work/config.json")

@@ -11,8 +11,8 @@ estimator, and writes one page.
 
 The first configuration sets the budget, in training FLOPs or in fresh tokens. The other
 configurations get the number of steps that costs the same. A seed sets parameters, data and
-dropout, so systems with equal windows and the same seed read the same text. No program contains a
-seed, so the first run of a system compiles for all its runs.
+dropout, so systems with equal windows and the same seed read the same text. A step takes its seed
+as an argument, so the first run of a system compiles it for all its runs.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ def training_cost(config: Config, unit: str) -> int:
 
 def equal_budgets(systems: Systems, unit: str) -> Systems:
     """Sets the steps, or the steps of each phase, so that all systems cost as much as the first, to
-    within half a dispatch, and have at least one: a short dispatch would be a second program to
-    compile. The first keeps its steps.
+    within half a dispatch of each phase, and have at least one: a short dispatch would be a second
+    program to compile. The first keeps its steps.
     """
     (name, first), *others = systems.items()
     budget, scaled = training_cost(first, unit), Systems({name: first})
@@ -447,7 +447,7 @@ def show(result: Json) -> None:
     for name, runs in result["systems"].items():
         for measure, unit in units(result["systems"]).items():
             values = [*scores_of(runs, measure).values()]
-            line = "not defined" if runs else "not run"
+            line = "not defined" if runs and measure in MEASURES else "not run"
             if values:
                 line = f"{np.mean(values):.4f} {unit}, {quantity(len(values), 'seed')}"
             print(f"{name:24} {measure:14} {line}")

@@ -50,7 +50,7 @@ for the first of `SIZES` and 4000 pieces, each run with its own schedule: 7 targ
 steps) end 0.15 nat above, 12 (140 steps) 0.09 above, 24 (280 steps) 0.08 below.
 """
 _FEWEST_STEPS = 200
-"""Steps that do so with few pieces: with 300 pieces 40 steps end 0.05 nat above, 100 steps 0.02
+"""Steps that reach it with few pieces: with 300 pieces 40 steps end 0.05 nat above, 100 steps 0.02
 above, 200 steps at the same loss.
 """
 
@@ -93,7 +93,7 @@ def configure(
     objective: str | None = None,
 ) -> Json:
     """Measures the speed of this machine, and writes a configuration for one process on it. Takes
-    about a minute on two idle cores, mostly for compiling.
+    less than a minute on two idle cores, mostly for compiling.
 
     Args:
       minutes: duration of the training, with start and evaluations.
@@ -314,7 +314,7 @@ def _warn_of_few_steps(config: Config, mixture: Mixture, result: Json, speed: fl
     needed, why = (
         (usual, f"about {TOKENS_PER_PARAMETER} tokens per parameter are usual")
         if result["steps"] >= least
-        else (least, "expect a loss above the unigram cross-entropy, which piece counts reach")
+        else (least, "expect a loss above the unigram cross-entropy, that of piece counts alone")
     )
     if result["steps"] < needed:
         log.warning(
@@ -324,7 +324,7 @@ def _warn_of_few_steps(config: Config, mixture: Mixture, result: Json, speed: fl
             result["new_tokens"] / result["parameters"],
             why,
             f"give --minutes={math.ceil(_minutes(config, needed + 10, speed))}"
-            if needed * _epochs_a_step(config, mixture) <= MOST_EPOCHS
+            if (needed + 10) * _epochs_a_step(config, mixture) <= MOST_EPOCHS
             else "prepare more text",
         )
 

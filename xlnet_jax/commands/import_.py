@@ -63,7 +63,9 @@ def import_(
                     raise BadInput(
                         f"--workdir={workdir} holds checkpoints of a run; name a new folder"
                     )
-                files.remove(str(checkpoints.path / "0"))  # of a killed import
+                # A killed import of another source may have left these.
+                files.remove(str(checkpoints.path / "0"))
+                files.remove(os.path.join(workdir, workdirs.TOKENIZER))
                 checkpoints.save(0, {"params": params}, identity | {"imported_from": foreign.path})
             workdirs.write_tokenizer(workdir, foreign.tokenizer)
             kept = {workdirs.SOURCE_CONFIG: foreign.kept} if foreign.kept else {}

@@ -151,7 +151,7 @@ def outcome(result: Json, measure: str, unit: str) -> str:
     if not means:
         return ""
     best = (max if high_is_good else min)(means, key=lambda name: means[name])
-    said = [f"{best} is best, {means[best]:.4f} {unit}."]
+    said = [f"The best mean is that of {best}: {means[best]:.4f} {unit}."]
     for each in result["differences"]:
         if each["measure"] == measure and each["named"]:
             better, worse = each["a"], each["b"]

@@ -312,14 +312,17 @@ def read_task(folder: str, found: Json) -> Json:
     """Returns keys by dotted name. A folder with a fine-tuned model gives the keys of `finetune`
     and the lengths; any other folder gives only `data.sentence_loss`.
 
-    Raises BadInput for a class that computes another function, and if the head differs from ours.
+    Raises BadInput for an unknown class, and if the head differs from ours.
     """
     path, name = os.path.join(folder, "config.json"), _class_in(found)
     listed, row = files.listing(folder), PEERS[found["model_type"]]
     rests = dict.fromkeys((*row.pretraining, *row.heads, "Model"))
     classes = [row.prefix + rest for rest in rests]
     if name not in ("", *classes):
-        raise BadInput(f"{path}: class {name}; only {', '.join(classes)} can be imported")
+        raise BadInput(
+            f"{path}: class {name}; only {', '.join(classes)} can be imported; if the model "
+            "computes the same as one of these, write its name into architectures"
+        )
     if MODULES in listed and name in ("", *classes[: len(row.pretraining)]):
         name = f"{row.prefix}Model"  # as sentence-transformers reads it
     tasks = [task for task, export in EXPORTS.items() if row.prefix + export.name == name]

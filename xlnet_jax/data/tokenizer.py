@@ -419,8 +419,8 @@ def _normalizer(texts: Sequence[str]) -> sentencepiece.SentencePieceNormalizer |
         return None
     prefix = 4 * bare < len(letters)
     log.info(
-        "%.0f %% of the letters are of scripts without spaces, %.0f %% are Korean: all marks stay, "
-        "and a space is put before %s",
+        "%.0f %% of the letters are of scripts without spaces, %.0f %% are Korean: SentencePiece "
+        "changes no mark, and puts a space before %s",
         100 * bare / len(letters),
         100 * hangul / len(letters),
         "each sentence" if prefix else "no sentence",
