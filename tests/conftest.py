@@ -70,7 +70,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Grain reads absl flags, which nobody parses here.
     flags.FLAGS.mark_as_parsed()
     documented.check_every_line()
-    build_once()
+    if not compiling.PRODUCTION:
+        build_once()
 
 
 def pytest_collection_finish() -> None:
