@@ -32,8 +32,9 @@ def use_compilation_cache(config: pytest.Config) -> None:
 
 
 def build_once() -> None:
-    """A run that starts again in this process finds its step as it was built and traced: most of
-    the time of such a start. Processes that tests start trace anew. Keeps four steps.
+    """Keeps the last four steps that were built and traced, for a run that starts again in this
+    process: tracing takes most of the time of such a start. A process that a test starts traces its
+    own step.
     """
     build, kept = phases.build_step, {}
 

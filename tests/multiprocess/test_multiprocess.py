@@ -224,7 +224,7 @@ def test_four_devices_in_one_two_and_four_processes(tmp_path, cache, pytestconfi
     some = ["--blocks=5", "--batch_size=4"]
     one = evaluate(str(alone), blocks=5, batch_size=4)
     assert one["heldout_loss"] != whole["heldout_loss"]
-    assert evaluated(alone, *some, count=2, cache=cache) == pytest.approx(one, rel=1e-6)
+    assert evaluated(alone, *some, count=4, cache=cache) == pytest.approx(one, rel=1e-6)
 
 
 @pytest.mark.slow

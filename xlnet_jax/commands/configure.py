@@ -314,7 +314,7 @@ def _warn_of_few_steps(config: Config, mixture: Mixture, result: Json, speed: fl
     needed, why = (
         (usual, f"about {TOKENS_PER_PARAMETER} tokens per parameter are usual")
         if result["steps"] >= least
-        else (least, "expect a loss above the unigram cross-entropy, that of piece counts alone")
+        else (least, "expect a worse loss than that of piece counts (the unigram cross-entropy)")
     )
     if result["steps"] < needed:
         log.warning(

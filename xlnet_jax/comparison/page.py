@@ -115,7 +115,7 @@ def document(title: str, body: Iterable[str]) -> str:
 
 
 def summary(result: Json) -> str:
-    """Returns what was compared, and for each measure and task the best system and the named
+    """Returns what was compared, and for each measure and task the best mean and the named
     differences.
     """
     systems = result["systems"]

@@ -408,9 +408,9 @@ def _normalizer(texts: Sequence[str]) -> sentencepiece.SentencePieceNormalizer |
 
     NFKC replaces marks that Chinese, Japanese and Korean use: full-width marks, `…`, `①`, and
     Korean letters outside syllables. If a tenth of the letters is of such scripts or of Thai, Lao
-    and so on, the rules are those of NFC. If a quarter of the letters is of scripts without spaces,
-    no space is put before a text, so that none appears between two sentences: a Chinese character
-    says about as much as three Latin letters.
+    and so on, the rules are those of NFC. With a quarter of the letters in scripts without spaces,
+    no space is put before a text, so that none appears between two sentences. (A Chinese character
+    says about as much as three Latin letters.)
     """
     letters = list(filter(str.isalpha, "".join(texts[:: 1 + len(texts) // _LOOKED_AT])))
     bare = sum(map(without_spaces, letters))
